@@ -1,0 +1,53 @@
+# Every target sets up what it needs by itself; see docs/contributors.md. PYTHON=/path/to/python3 picks the interpreter.
+PYTHON ?= /usr/bin/python3
+export PYTHON
+PY := .venv/bin/python
+RUN := $(PY) -X utf8
+PYTEST_ARGS ?=
+
+.PHONY: help setup programs demo run test lint types unit bench parity inspector lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## .venv with the program, from the lock
+	@tools/setup.sh
+
+programs: # setup, and the programs that tests and the demo start
+	@tools/setup.sh --with-tests
+
+demo: programs ## the whole story against a copy of this repository, narrated
+	@$(RUN) -m gateway demo
+
+run: setup ## serve REGISTRY=FILE until ^C
+	@test -n "$(REGISTRY)" || { echo "error: no registry: make run REGISTRY=FILE" >&2; exit 2; }
+	@$(RUN) -m gateway serve --registry "$(REGISTRY)"
+
+test: lint types unit ## everything that CI checks
+
+lint: programs ## ruff, import contracts, boundaries
+	@$(PY) -m ruff check .
+	@.venv/bin/lint-imports --no-logo
+	@$(PY) tools/check_boundaries.py
+
+types: programs ## mypy --strict over packages and tests
+	@$(PY) -m mypy
+
+unit: programs ## pytest; PYTEST_ARGS="-k words"
+	@$(RUN) -m pytest $(PYTEST_ARGS)
+
+bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
+	@$(RUN) -m benchmarks $(BENCH_ARGS)
+
+parity: programs ## V4A engine against the pinned upstream (CODEX_BIN=FILE)
+	@$(RUN) -m tests.parity $(PARITY_ARGS)
+
+inspector: programs ## the MCP Inspector command line against a server on TCP (needs npm)
+	@tools/inspector.sh
+
+lock: setup ## requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes the newest
+	@tools/lock.sh
+
+clean: ## removes the environment and every cache
+	rm -rf .venv .setup.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
