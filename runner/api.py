@@ -204,8 +204,9 @@ class ReadFile(Message):
 
 class FileContent(Message):
     """`content`: text, or base64 where the bytes are not UTF-8. `version`: sha256:<hex> of the whole file, absent
-    beyond VERSION_LIMIT_BYTES. `size`: bytes of the whole file. `start_line`/`end_line`: 1-based, inclusive, with text
-    that was asked for by lines."""
+    beyond VERSION_LIMIT_BYTES. `size`: bytes of the whole file. `start_line`/`end_line`: 1-based, inclusive, where
+    lines were asked for or text was cut at READ_LIMIT_BYTES (cut after a whole line if one fits: go on with offset
+    end_line + 1). `truncated`: the bound cut what was asked for."""
 
     path: str
     content: str
@@ -236,9 +237,13 @@ class FoundPath(Message):
 
 
 class FindPage(Message):
+    """Sorted by path. `next_cursor` is there exactly when `truncated`; a page may be short, or empty, where a bound on
+    entries was reached first. `unreadable`: directories that could not be looked into (at most 20), absent if none."""
+
     matches: tuple[FoundPath, ...]
     truncated: bool
     next_cursor: str | None = None
+    unreadable: tuple[str, ...] | None = None
 
 
 class GrepFiles(Message):
@@ -266,9 +271,13 @@ class GrepMatch(Message):
 
 
 class GrepPage(Message):
+    """Sorted by path, then line. `truncated`, `next_cursor`: as in `FindPage`. `unreadable`: files and directories that
+    could not be opened (at most 20), absent if none."""
+
     matches: tuple[GrepMatch, ...]
     truncated: bool
     next_cursor: str | None = None
+    unreadable: tuple[str, ...] | None = None
 
 
 # --- patches ------------------------------------------------------------------------------------------------------------
