@@ -8,7 +8,7 @@ launcher has its own, since the difference between "nothing started" and "may ha
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -100,7 +100,15 @@ class SandboxUnavailable(Exception):
 
 
 class LaunchUncertain(Exception):
-    """The command may have started and may be alive or not: the helper was lost in between (PROC-8)."""
+    """The command may have started and may be alive or not: the helper was lost in between (PROC-8).
+
+    The launcher has begun to end whatever may have started. `ended`, called once, returns when nothing of it can be
+    alive; without it the service takes the command for running until the runner itself is gone.
+    """
+
+    def __init__(self, message: str = "", *, ended: Callable[[], Awaitable[None]] | None = None) -> None:
+        super().__init__(message)
+        self.message, self.ended = message, ended
 
 
 @dataclass(frozen=True)
