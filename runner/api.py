@@ -10,10 +10,10 @@ request's JSON its parameters. It refuses to know: MCP, HTTP, leases, approvals,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NoReturn, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -94,6 +94,32 @@ class RunnerLost(RunnerError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.RUNNER_UNAVAILABLE, message, retryable=False)
+
+
+def check_argv(argv: Sequence[str]) -> None:
+    """The one rule for a command, asked by both ends (PROC-8): the gateway before it takes an id or a lease.
+
+    Raises `RunnerError` INVALID_COMMAND for an empty list, an empty program name, NUL, text that has no UTF-8 form, and
+    more than MAX_ARGV_BYTES in all (each argument counts one more byte, as execve counts it).
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise RunnerError(ErrorCode.INVALID_COMMAND, f"The command cannot be run: {why}.")
+
+    if not argv:
+        refuse("it is an empty list; give the program and its arguments")
+    if not argv[0]:
+        refuse("the program's name is empty")
+    total = 0
+    for position, argument in enumerate(argv):
+        if "\0" in argument:
+            refuse(f"argument {position} contains a NUL character")
+        try:
+            total += len(argument.encode("utf-8")) + 1
+        except UnicodeEncodeError:
+            refuse(f"argument {position} contains an unpaired surrogate, which has no UTF-8 form")
+        if total > MAX_ARGV_BYTES:
+            refuse(f"its arguments take more than {MAX_ARGV_BYTES} bytes; pass large input through a file or stdin")
 
 
 # --- what the gateway says of a workspace -------------------------------------------------------------------------------
