@@ -1,0 +1,129 @@
+"""The MCP server: one object for every transport and both protocol eras.
+
+Lists the tools that work, checks arguments, calls the application, packs results and errors. Refuses to know: how
+requests arrive (`gateway.http`, `gateway.mcp.stdio`), what a tool does (`gateway.mcp.tools`). Joined in
+`gateway.__main__`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mcp.types as types
+import structlog
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
+
+from gateway.application import Application
+from gateway.errors import ToolError, internal, new_error_id
+from gateway.mcp.tool import Tool
+from gateway.metrics import Metrics
+
+INSTRUCTIONS = (
+    "CodeSpace runs commands and edits files in registered workspaces, inside a sandbox. Start with workspace_info. "
+    "Paths are relative to a workspace. A lost response is not a failed execution: look before you repeat a call."
+)
+
+Context = ServerRequestContext[Any, Any]
+
+
+class ToolServer:
+    """`sdk` is what transports serve. `local_peer`: who calls where a request names nobody (standard input)."""
+
+    def __init__(
+        self,
+        application: Application,
+        tools: Sequence[Tool[Any]],
+        *,
+        version: str,
+        metrics: Metrics,
+        log: structlog.typing.FilteringBoundLogger,
+        local_peer: str,
+    ) -> None:
+        self._application = application
+        self._tools: Mapping[str, Tool[Any]] = {tool.name: tool for tool in tools}
+        self._schemas = {tool.name: tool.input_schema() for tool in tools}
+        self._list = types.ListToolsResult(tools=[self._listed(tool) for tool in tools])
+        self._metrics = metrics
+        self._log = log
+        self._local_peer = local_peer
+        self.sdk: Server[Any] = Server(
+            "codespace",
+            version=version,
+            title="CodeSpace",
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._on_list_tools,
+            on_call_tool=self._on_call_tool,
+            # Without it the SDK would run tools/list for each call to look for header parameters; ours have none.
+            get_tool_input_schema=self._schemas.get,
+        )
+
+    def _listed(self, tool: Tool[Any]) -> types.Tool:
+        return types.Tool(
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=self._schemas[tool.name],
+            output_schema=tool.output_schema(),
+            annotations=types.ToolAnnotations(
+                title=tool.title,
+                read_only_hint=tool.hints.read_only,
+                destructive_hint=tool.hints.destructive,
+                idempotent_hint=tool.hints.idempotent,
+                open_world_hint=False,
+            ),
+        )
+
+    async def _on_list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return self._list
+
+    async def _on_call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            known = ", ".join(self._tools)
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; the tools are: {known}")
+        with structlog.contextvars.bound_contextvars(peer=self._peer(context), tool=tool.name):
+            return await self._answer(tool, params.arguments)
+
+    async def _answer(self, tool: Tool[Any], arguments: Mapping[str, Any] | None) -> types.CallToolResult:
+        began = time.perf_counter()
+        code = "OK"
+        try:
+            answer = await tool.run(self._application, arguments)
+            return success(answer.model_dump(mode="json", exclude_none=True))
+        except ToolError as error:
+            code = error.code.value
+            return failure(error)
+        except Exception:  # noqa: BLE001 - the outermost handler: the caller learns an id, the log has the rest under it
+            wrapped = internal(new_error_id())
+            code = wrapped.code.value
+            self._log.exception("tool failed", error_id=wrapped.details["error_id"])
+            return failure(wrapped)
+        finally:
+            self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
+
+    def _peer(self, context: Context) -> str:
+        request = context.request
+        if isinstance(request, Request) and request.client is not None:
+            return f"{request.client.host}:{request.client.port}"
+        return self._local_peer
+
+
+def success(structured: dict[str, Any]) -> types.CallToolResult:
+    """The result as structured content and, for clients that read text alone, as compact JSON."""
+    text = json.dumps(structured, ensure_ascii=False, separators=(",", ":"))
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)
+
+
+def failure(error: ToolError) -> types.CallToolResult:
+    """isError with `{"error": …}` as structured content and the message as text (TOOL-2)."""
+    return types.CallToolResult(
+        content=[types.TextContent(text=error.message)], structured_content=error.to_structured(), is_error=True
+    )

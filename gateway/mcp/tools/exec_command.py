@@ -1,0 +1,56 @@
+"""exec_command: starts one command in the sandbox of a workspace."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.answers import ExecDispatched
+from gateway.application import Application
+from gateway.mcp.tool import Arguments, Hints, Tool
+from gateway.mcp.tools.common import NEVER_RESEND, WorkspaceId
+
+
+class ExecCommandArguments(Arguments):
+    workspace_id: WorkspaceId
+    command: Annotated[
+        list[str],
+        Field(description='The argument vector, e.g. ["python3", "-m", "pytest"]. No shell: use ["sh", "-c", "..."].'),
+    ]
+    tty: Annotated[bool, Field(description="Give it a terminal of 24 rows and 80 columns instead of pipes.")] = False
+    request_key: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=256,
+                description="Makes a retry safe: the same key with the same command gives the same process_id.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+async def call(application: Application, arguments: ExecCommandArguments) -> ExecDispatched:
+    return await application.exec_command(
+        arguments.workspace_id, tuple(arguments.command), arguments.tty, arguments.request_key
+    )
+
+
+TOOL = Tool(
+    name="exec_command",
+    title="Run a command",
+    description=(
+        "Starts a command in the workspace's sandbox, at its root, and returns a process_id at once; read_process "
+        "gives output, process_status tells how it ended, terminate_process ends it. Directory, environment, network, "
+        "limits and time-out are the operator's and no arguments. One command or patch at a time changes a workspace: "
+        "WORKSPACE_BUSY names the holder. When the command exits, everything it left behind is killed. "
+        f"dispatch_status unknown means that it may have started: ask process_status. {NEVER_RESEND} "
+        "with process_status, or use request_key, with which a retry is safe."
+    ),
+    arguments=ExecCommandArguments,
+    result=ExecDispatched,
+    hints=Hints(read_only=False, destructive=True, idempotent=False),
+    call=call,
+)

@@ -1,0 +1,62 @@
+"""Counters of the gateway in the Prometheus text format, in a registry object of their own.
+
+Refuses to know: what the numbers are used for, and any content of calls. Labels come from closed sets (tool names,
+error codes, reasons), so a caller cannot make new series.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Not shared between programs; one object a gateway."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._calls = Counter(
+            "codespace_tool_calls", "Tool calls by tool and outcome code.", ("tool", "code"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "codespace_tool_seconds",
+            "Time to answer a tool call, waiting included.",
+            ("tool",),
+            registry=self._registry,
+            buckets=_BUCKETS_S,
+        )
+        self._refused = Counter(
+            "codespace_refused_requests",
+            "Requests or connections refused before MCP, by reason.",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._audit = Counter(
+            "codespace_decisions", "Audit records by kind and outcome.", ("kind", "outcome"), registry=self._registry
+        )
+        self._children: dict[tuple[str, str], Counter] = {}
+        self._timers: dict[str, Histogram] = {}
+
+    def tool_called(self, tool: str, code: str, seconds: float) -> None:
+        counter = self._children.get((tool, code))
+        if counter is None:
+            counter = self._children[(tool, code)] = self._calls.labels(tool, code)
+        timer = self._timers.get(tool)
+        if timer is None:
+            timer = self._timers[tool] = self._seconds.labels(tool)
+        counter.inc()
+        timer.observe(seconds)
+
+    def request_refused(self, reason: str) -> None:
+        """`reason`: peer, host, origin, token, size or closing."""
+        self._refused.labels(reason).inc()
+
+    def audited(self, kind: str, outcome: str) -> None:
+        self._audit.labels(kind, outcome).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
