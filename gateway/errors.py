@@ -72,9 +72,9 @@ class GatewayError(Exception):
 class ToolError(GatewayError):
     """A tool that refused or failed (TOOL-2).
 
-    `message`: what failed, on what, what to do next; holds no path outside the workspace. `retryable`: the same call may
-    succeed later without a change by the caller. `details`: JSON values only. `operation_id`: of a recorded patch, on
-    every error once it is minted. `approval_id`: of the hold that the call waits for.
+    `message`: what failed, on what, what to do next; holds no path outside the workspace. `retryable`: the same call
+    may succeed later without a change by the caller. `details`: JSON values only. `operation_id`: of a recorded patch,
+    on every error once it is minted. `approval_id`: of the hold that the call waits for.
     """
 
     def __init__(

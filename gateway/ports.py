@@ -16,10 +16,10 @@ from runner.api import ProcessExited, Runner, RunnerDescription
 class AuditRecord:
     """One decision or mutation, never contents: no argv, no patch text, no file data.
 
-    `kind`: `decision` for what the policy said of a call, `mutation` for what came of an allowed one. `tool`: the tool's
-    public name. `outcome`: `allowed` or `refused` for a decision; `done`, `failed` or `unknown` for a mutation. `code`:
-    the public error code, if any. `ids`: `process_id`, `operation_id`, `approval_id`, as far as they exist. Who called
-    is not here: the transport knows the peer and adds it.
+    `kind`: `decision` for what the policy said of a call, `mutation` for what came of an allowed one. `tool`: the
+    tool's public name. `outcome`: `allowed` or `refused` for a decision; `done`, `failed` or `unknown` for a mutation.
+    `code`: the public error code, if any. `ids`: `process_id`, `operation_id`, `approval_id`, as far as they exist. Who
+    called is not here: the transport knows the peer and adds it.
     """
 
     kind: Literal["decision", "mutation"]
