@@ -1,0 +1,116 @@
+"""Every requirement of the contract, with a reason where no test covers it yet. Data only; read by test_requirements.
+
+A test says what it covers with `@pytest.mark.covers("PROC-4")`. An id without such a test needs a `reason`; a reason
+that outlives its need is an error too, so this page never claims a gap that is closed. `ATTACK_GAPS` does the same for
+the attack probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`about`: what it is about, in a few words. `reason`: why no test covers it yet; None where tests do."""
+
+    about: str
+    reason: str | None = None
+
+
+_UNTESTED = "no test covers it yet"
+_NO_GRANTS = "approval holds are not built: no tool of theirs is listed"
+_NO_WORKS = "works and the inbox are not built: no tool of theirs is listed"
+_NO_PROXY = "the egress proxy is not built: a command in an enabled workspace is refused"
+_NO_IMAGE = "the appliance image is not built"
+_NO_LEDGER = "the patch tools are not built: neither is listed"
+
+REQUIREMENTS: Mapping[str, Requirement] = {
+    "ENV-1": Requirement("an environment is the operator's choice", _UNTESTED),
+    "ENV-2": Requirement("no tool takes environment, cwd, env, timeout, network or permission", _UNTESTED),
+    "ENV-3": Requirement("a workspace is a registered root; paths are relative to it", _UNTESTED),
+    "ENV-4": Requirement("unknown arguments are refused and grant nothing", _UNTESTED),
+    "ENV-5": Requirement("no model call anywhere"),
+    "POL-1": Requirement("the gateway alone decides, by profile, before anything happens", _UNTESTED),
+    "POL-2": Requirement("network is set per workspace by the operator", _UNTESTED),
+    "POL-3": Requirement("approvals are set per workspace by the operator", _NO_GRANTS),
+    "POL-4": Requirement("no public setting pretends to enforce path globs", _UNTESTED),
+    "POL-5": Requirement("the registry is validated strictly; a bad reload keeps the old one", _UNTESTED),
+    "TOOL-1": Requirement("the tools and their shapes", _UNTESTED),
+    "TOOL-2": Requirement("a failing tool is a result, a malformed request a protocol error", _UNTESTED),
+    "TOOL-3": Requirement("a transport failure mints no operation", _UNTESTED),
+    "TOOL-4": Requirement("nothing is callable that is not a listed tool", _UNTESTED),
+    "FS-1": Requirement("reads work while a command runs; links are refused at open time"),
+    "FS-2": Requirement("every bad path has its code", _UNTESTED),
+    "FS-3": Requirement("read: text or base64, whole-file version, size, truncation", _UNTESTED),
+    "FS-4": Requirement("find: bounded, sorted glob walk", _UNTESTED),
+    "FS-5": Requirement("lines and cursors reach all of it", _UNTESTED),
+    "FS-6": Requirement("grep: bounded content search", _UNTESTED),
+    "PATCH-1": Requirement("V4A with the product's rules, all or nothing", _UNTESTED),
+    "PATCH-2": Requirement("expected versions are the authoritative guard", _NO_LEDGER),
+    "PATCH-3": Requirement("a preview changes and records nothing", _NO_LEDGER),
+    "PATCH-4": Requirement("patches are handled in a process of their own"),
+    "PATCH-5": Requirement("the status tells the truth, applied only by fresh hashes", _NO_LEDGER),
+    "PATCH-6": Requirement("a crash leaves the tree before or after", _NO_LEDGER),
+    "PATCH-7": Requirement("git is never used to apply or undo", _UNTESTED),
+    "OP-1": Requirement("an operation is recorded before work begins", _NO_LEDGER),
+    "OP-2": Requirement("keys replay results and refuse other requests", _NO_LEDGER),
+    "OP-3": Requirement("operation_status by id or key", _NO_LEDGER),
+    "OP-4": Requirement("recovery closes operations with what is proved", _NO_LEDGER),
+    "OP-5": Requirement("the ledger keeps hashes, never text", _NO_LEDGER),
+    "PROC-1": Requirement("exec_command answers with an id and what is known of the dispatch", _UNTESTED),
+    "PROC-2": Requirement("tty is the only terminal option at start", _UNTESTED),
+    "PROC-3": Requirement("process_status says how it ended", _UNTESTED),
+    "PROC-4": Requirement("output by absolute offsets, loss always marked", _UNTESTED),
+    "PROC-5": Requirement("eviction and resize have their codes", _UNTESTED),
+    "PROC-6": Requirement("wait status of the managed child, the command's exit beside it", _UNTESTED),
+    "PROC-7": Requirement("the runner owns processes; nothing survives it", _UNTESTED),
+    "PROC-8": Requirement("a failed start is proved or unknown, never guessed", _UNTESTED),
+    "PROC-9": Requirement("timeouts, limits, and terminate for the whole tree", _UNTESTED),
+    "PROC-10": Requirement("wait_ms returns early on output or exit", _UNTESTED),
+    "PROC-11": Requirement("a process is over when its main command exits", _UNTESTED),
+    "PROC-12": Requirement("request_key makes a retried exec safe", _UNTESTED),
+    "LEASE-1": Requirement("one mutation lease a workspace", _UNTESTED),
+    "LEASE-2": Requirement("held until death is proved, never leaked; one server a root", _UNTESTED),
+    "BOX-1": Requirement("every command in all namespaces, without capabilities, filtered"),
+    "BOX-2": Requirement("the runner owns the helper's child"),
+    "BOX-3": Requirement("preparation and transport are apart", _UNTESTED),
+    "BOX-4": Requirement("fails closed, off only as an explicit setting", _UNTESTED),
+    "BOX-5": Requirement("a late failure is never an unsandboxed run", _UNTESTED),
+    "BOX-6": Requirement("what a command sees, and what not", _UNTESTED),
+    "BOX-7": Requirement("protected names hold"),
+    "BOX-8": Requirement("limits of one command, and which one struck", _UNTESTED),
+    "NET-1": Requirement("restricted: an empty network namespace", _UNTESTED),
+    "NET-2": Requirement("enabled: only through the managed proxy", _NO_PROXY),
+    "NET-3": Requirement("a proxy named by the caller gives no authority", _NO_PROXY),
+    "NET-4": Requirement("allow and deny lists of destinations", _NO_PROXY),
+    "UDS-1": Requirement("the private socket's frames, hello and bounds", _UNTESTED),
+    "UDS-2": Requirement("a partly delivered mutation is uncertain, never resent", _UNTESTED),
+    "UDS-3": Requirement("in-process and worker behave the same", _UNTESTED),
+    "WATCH-1": Requirement("a recursive watcher with epochs and sequence numbers", _UNTESTED),
+    "WATCH-2": Requirement("whatever is lost becomes resync_required", _UNTESTED),
+    "WATCH-3": Requirement("events are hints and never a permission", _UNTESTED),
+    "APPR-1": Requirement("confirm: a hold before any operation or spawn", _NO_GRANTS),
+    "APPR-2": Requirement("off: the tools stay listed", _NO_GRANTS),
+    "APPR-3": Requirement("the states of a hold", _NO_GRANTS),
+    "APPR-4": Requirement("resume runs the ordinary path once", _NO_GRANTS),
+    "APPR-5": Requirement("a hold is no privilege", _NO_GRANTS),
+    "APPR-6": Requirement("bodies go once a hold is terminal", _NO_GRANTS),
+    "WORK-1": Requirement("a work has a queue of user instructions", _NO_WORKS),
+    "WORK-2": Requirement("users write through the inbox", _NO_WORKS),
+    "WORK-3": Requirement("a work does not close on open instructions", _NO_WORKS),
+    "NETIF-1": Requirement("stdio, Unix socket and TCP, two protocol versions", _UNTESTED),
+    "NETIF-2": Requirement("peer credentials, bearer token, Host and Origin", _UNTESTED),
+    "NETIF-3": Requirement("health, metrics, redacted logs, audit", _UNTESTED),
+    "IMG-1": Requirement("a non-root, read-only image", _NO_IMAGE),
+    "IMG-2": Requirement("the least seccomp profile, each rule proved", _NO_IMAGE),
+    "IMG-3": Requirement("uid 0 refused in the image; doctor and selftest run there", _NO_IMAGE),
+    "IMG-4": Requirement("CI runs the image", _NO_IMAGE),
+    "BND-1": Requirement("one script for import direction, packages and endpoints"),
+    "BND-2": Requirement("the upstream version of the patch engine is pinned"),
+    "BND-3": Requirement("runner types are our own"),
+}
+
+ATTACK_GAPS: Mapping[str, str] = {}
+"""Attack probe to the reason why its target is not met yet. Empty: every target is met."""
