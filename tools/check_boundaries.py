@@ -159,6 +159,7 @@ class Checker:
         """What is wrong with `module` importing `name`, as (rule, message)."""
         if name is not None and below(name, self.forbidden["modules"]):
             yield "model-sdk", f"{name} is a model SDK: remove it"
+            return
         if module.split(".")[0] not in OURS:
             return
         if name is None:
