@@ -1,0 +1,69 @@
+"""The HTTP routes: /mcp, and beside it /healthz, /readyz and /metrics.
+
+Refuses to know: sockets, tokens, tools. `gateway.http.door` stands before it, `gateway.http.server` runs it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gateway.application import Application
+from gateway.http.door import MAX_BODY_BYTES
+from gateway.metrics import Metrics
+
+MAX_SESSIONS = 1024
+SESSION_IDLE_S = 30 * 60
+
+
+class HttpApp:
+    """ASGI. `running()` must be entered while requests are served: it owns the sessions of the older protocol era."""
+
+    def __init__(self, application: Application, server: Server[Any], metrics: Metrics) -> None:
+        self._application = application
+        self._metrics = metrics
+        # Host, origin and size are checked by the door for every route, so the SDK's own checks of them are off here.
+        self._sessions = StreamableHTTPSessionManager(
+            server,
+            json_response=True,
+            max_request_body_size=MAX_BODY_BYTES,
+            max_sessions=MAX_SESSIONS,
+            session_idle_timeout=SESSION_IDLE_S,
+        )
+        self._rest = Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics_text),
+            ]
+        )
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return self._sessions.run()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/mcp":
+            await self._sessions.handle_request(scope, receive, send)
+        else:
+            await self._rest(scope, receive, send)
+
+    async def _healthz(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _readyz(self, request: Request) -> Response:
+        """503 with the reasons while the runner, the store or the sandbox is not there (NETIF-3)."""
+        readiness = await self._application.readiness()
+        return JSONResponse(
+            {"ready": readiness.ready, "reasons": list(readiness.reasons)}, status_code=200 if readiness.ready else 503
+        )
+
+    async def _metrics_text(self, request: Request) -> Response:
+        return Response(self._metrics.render(), media_type=self._metrics.content_type)

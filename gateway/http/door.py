@@ -1,0 +1,152 @@
+"""Who may come in, before any route: host, origin, token, body size (NETIF-2).
+
+A plain ASGI wrapper, one object a listener. Refuses to know: tools, sessions, routes other than the two probes that
+need no token. Joined by `gateway.http.app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.metrics import Metrics
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+
+class _BodyTooLarge(Exception):
+    pass
+
+
+class HostNames:
+    """Names under which the server may be addressed, against DNS rebinding.
+
+    An entry without a port allows any port; with one, that port alone. `*` allows all. Compared without case.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(name.lower() for name in names)
+
+    def allows(self, host: str) -> bool:
+        host = host.lower()
+        return "*" in self._names or host in self._names or _without_port(host) in self._names
+
+    def allows_origin(self, origin: str) -> bool:
+        """An origin is `scheme://host[:port]`; `null` is refused."""
+        scheme, separator, host = origin.partition("://")
+        return scheme.lower() in ("http", "https") and bool(separator) and self.allows(host)
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.partition(":")[0]
+
+
+class Door:
+    """`token`: what callers of this listener must show, or None. `close()`: what is still open then gets 503."""
+
+    def __init__(self, inside: ASGIApp, *, hosts: HostNames, token: str | None, metrics: Metrics) -> None:
+        self._inside = inside
+        self._hosts = hosts
+        self._token = None if token is None else token.encode()
+        self._metrics = metrics
+        self._closing = False
+
+    def close(self) -> None:
+        """From now on a cancelled request answers 503 in place of an error. Idempotent."""
+        self._closing = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            reason, status, text, headers = refusal
+            self._metrics.request_refused(reason)
+            await _answer(send, status, reason, text, headers)
+            return
+        await self._let_in(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[str, int, str, list[tuple[bytes, bytes]]] | None:
+        hosts: list[bytes] = []
+        origin = authorization = length = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origin = value
+            elif name == b"authorization":
+                authorization = value
+            elif name == b"content-length":
+                length = value
+        if len(hosts) != 1 or not self._hosts.allows(hosts[0].decode("latin-1")):
+            shown = ascii(hosts[0].decode("latin-1")[:100]) if hosts else "none"
+            return "host", 421, f"Host {shown} is not served here; the operator may add it to CODESPACE_ALLOW_HOSTS", []
+        if origin is not None and not self._hosts.allows_origin(origin.decode("latin-1")):
+            shown = ascii(origin.decode("latin-1")[:100])
+            return "origin", 403, f"Origin {shown} may not call; the operator may add it to CODESPACE_ALLOW_HOSTS", []
+        if self._token is not None and scope["path"] not in OPEN_PATHS and not self._shows_token(authorization):
+            challenge = b'Bearer realm="codespace"' + (b"" if authorization is None else b', error="invalid_token"')
+            text = "a bearer token is needed" if authorization is None else "the bearer token is not the right one"
+            return "token", 401, f"{text}; send Authorization: Bearer TOKEN", [(b"www-authenticate", challenge)]
+        if length is not None and length.isdigit() and int(length) > MAX_BODY_BYTES:
+            return "size", 413, _TOO_LARGE, [(b"connection", b"close")]
+        return None
+
+    def _shows_token(self, authorization: bytes | None) -> bool:
+        scheme, _, shown = (authorization or b"").partition(b" ")
+        assert self._token is not None
+        return hmac.compare_digest(shown.strip(), self._token) and scheme.lower() == b"bearer"
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = finished = False
+        received = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > MAX_BODY_BYTES:  # sent in chunks, without a length
+                    raise _BodyTooLarge
+            return message
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started, finished
+            started = True
+            finished = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._inside(scope, bounded_receive, watched_send)
+        except _BodyTooLarge:
+            self._metrics.request_refused("size")
+            if not started:
+                await _answer(send, 413, "size", _TOO_LARGE, [(b"connection", b"close")])
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            # The server goes down: end the answer properly, so that the client knows that nothing more will come.
+            if not started:
+                self._metrics.request_refused("closing")
+                await _answer(send, 503, "closing", _CLOSING, [(b"connection", b"close")])
+            elif not finished:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+_TOO_LARGE = f"the request body is over {MAX_BODY_BYTES} bytes; send less at once"
+_CLOSING = "the server is shutting down; what was called may have had its effect: look before you repeat it"
+
+
+async def _answer(send: Send, status: int, reason: str, text: str, headers: list[tuple[bytes, bytes]]) -> None:
+    body = json.dumps({"error": {"reason": reason, "message": text}}).encode()
+    plain = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": plain + headers})
+    await send({"type": "http.response.body", "body": body})
