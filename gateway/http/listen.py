@@ -1,9 +1,9 @@
 """Binds the listening sockets: one Unix socket, and TCP if asked for.
 
-The Unix socket has mode 0660 from birth and never replaces a living one. Binding, looking and replacing happen under a
-lock on the directory, and a socket only gets its public name once it listens; so what has the name and refuses a
-connection is dead, and two programs that start at once cannot both win. Refuses to know: HTTP, MCP, who may connect.
-Raises `gateway.errors.OperatorError` alone. Called by the start of `serve`.
+The Unix socket has mode 0660 from birth and never replaces a living one. Looking, binding and replacing happen under a
+short-lived lock file beside it, and a socket only gets its public name once it listens; so what has the name and
+refuses a connection is dead, and two programs that start at once cannot both win. Refuses to know: HTTP, MCP, who may
+connect. Raises `gateway.errors.OperatorError` alone. Called by the start of `serve`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class UnixListener:
         with contextlib.suppress(OSError):
             directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fcntl.flock(directory, fcntl.LOCK_EX)
-                found = os.stat(self.path.name, dir_fd=directory, follow_symlinks=False)
-                if (found.st_dev, found.st_ino) == self.identity:
-                    os.unlink(self.path.name, dir_fd=directory)
+                with _turn(directory, self.path.name):
+                    found = os.stat(self.path.name, dir_fd=directory, follow_symlinks=False)
+                    if (found.st_dev, found.st_ino) == self.identity:
+                        os.unlink(self.path.name, dir_fd=directory)
             finally:
                 os.close(directory)
 
@@ -63,13 +63,44 @@ def bind_unix(path: Path, allow_uids: Collection[int]) -> UnixListener:
         )
     directory = _open_directory(path.parent, allow_uids)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        _refuse_taken(directory, path)
-        return _bind_and_name(directory, path)
+        with _turn(directory, path.name):
+            _refuse_taken(directory, path)
+            return _bind_and_name(directory, path)
     except OSError as error:
         raise _failed(path, error) from error
     finally:
         os.close(directory)
+
+
+@contextlib.contextmanager
+def _turn(directory: int, name: str) -> Iterator[None]:
+    """One program at a time looks at and changes this name. Held for a few system calls; leaves no file.
+
+    Not a lock on the directory itself: that one may be held for long, as a data directory's is.
+    """
+    lock_name = f".{name[:200]}.lock"
+    while True:
+        lock = os.open(lock_name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The one before us may have removed the file that we opened: then the lock is on nothing.
+            if not _is_named(lock, lock_name, directory):
+                continue
+            try:
+                yield
+            finally:
+                os.unlink(lock_name, dir_fd=directory)
+            return
+        finally:
+            os.close(lock)
+
+
+def _is_named(descriptor: int, name: str, directory: int) -> bool:
+    try:
+        named = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), named)
 
 
 def _open_directory(directory: Path, allow_uids: Collection[int]) -> int:
@@ -94,7 +125,7 @@ def _open_directory(directory: Path, allow_uids: Collection[int]) -> int:
 
 
 def _refuse_taken(directory: int, path: Path) -> None:
-    """Returns if the name is free or holds a dead socket. The directory is locked."""
+    """Returns if the name is free or holds a dead socket. It is our turn."""
     try:
         found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -116,7 +147,7 @@ def _refuse_taken(directory: int, path: Path) -> None:
 
 def _bind_and_name(directory: int, path: Path) -> UnixListener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Not longer than the public name may be, whatever that is; unique under the directory's lock.
+    # Short whatever the public name is, and nobody else's during our turn.
     temporary = f".cs{os.getpid()}"
     try:
         with contextlib.suppress(FileNotFoundError):

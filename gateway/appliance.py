@@ -1,0 +1,175 @@
+"""The running appliance: brings the parts up in order, waits for a signal, takes them down in order.
+
+`serve` and `stdio` are the two shapes of it. Refuses to know: how the parts are made (`gateway.__main__` joins them),
+what they answer. Shutting down is bounded, 5 s for all of it: first nothing new is let in, then everything that runs is
+ended, then what is still being answered gets its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.application import Application
+from gateway.errors import OperatorError
+from gateway.http.app import HttpApp
+from gateway.http.door import LOCAL_HOSTS, Door, HostNames
+from gateway.http.listen import bind_tcp, bind_unix
+from gateway.http.server import HttpServer, PeerRule
+from gateway.mcp.catalogue import listed
+from gateway.mcp.server import ToolServer
+from gateway.mcp.stdio import LineWire, serve_lines, take_standard_streams
+from gateway.metrics import Metrics
+
+CLOSE_S = 4.0
+"""Bound of the application's own shutdown."""
+ANSWER_GRACE_S = 0.5
+"""What answers get once everything that runs has ended: they have nothing left to wait for."""
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """`http`: HOST:PORT. `token`: for TCP alone; on the Unix socket the peer's uid counts."""
+
+    socket: Path
+    http: str | None
+    token: str | None
+    allow_uids: frozenset[int]
+    allow_hosts: tuple[str, ...]
+
+
+class Appliance:
+    """One use: `serve` or `stdio`, once. Both raise `OperatorError` where a part does not come up."""
+
+    def __init__(self, application: Application, *, version: str, metrics: Metrics, log: FilteringBoundLogger) -> None:
+        self._application = application
+        self._version = version
+        self._metrics = metrics
+        self._log = log
+        self._stop = asyncio.Event()
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._reload_turn = asyncio.Lock()
+
+    async def serve(self, endpoints: Endpoints) -> None:
+        """MCP over HTTP until SIGTERM or SIGINT. SIGHUP reloads the registry."""
+        with self._signals(), contextlib.ExitStack() as bound:
+            unix = bind_unix(endpoints.socket, endpoints.allow_uids)
+            bound.callback(unix.close)
+            tcp = [] if endpoints.http is None else bind_tcp(endpoints.http, has_token=endpoints.token is not None)
+            for sock in tcp:
+                bound.callback(sock.close)
+            async with self._application_running():
+                server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
+                http = HttpApp(self._application, server.sdk, self._metrics)
+                hosts = HostNames([*LOCAL_HOSTS, *_host_of(endpoints.http), *endpoints.allow_hosts])
+                front = HttpServer()
+                async with http.running():
+                    door = Door(http, hosts=hosts, token=None, metrics=self._metrics)
+                    rule = PeerRule(endpoints.allow_uids, self._metrics, self._log)
+                    await front.serve_unix(unix.sock, door, rule)
+                    for sock in tcp:
+                        guarded = Door(http, hosts=hosts, token=endpoints.token, metrics=self._metrics)
+                        await front.serve_tcp(sock, guarded)
+                    addresses = ["{}:{}".format(*sock.getsockname()[:2]) for sock in tcp]
+                    self._log.info("ready", socket=str(unix.path), http=addresses, pid=os.getpid())
+                    try:
+                        await self._stop.wait()
+                        self._log.info("shutting down")
+                        front.stop_accepting()
+                        unix.close()
+                        await self._close_application()
+                    finally:
+                        await front.close(ANSWER_GRACE_S)
+        self._log.info("stopped")
+
+    async def stdio(self) -> None:
+        """MCP on standard input and output until the input ends, or SIGTERM or SIGINT."""
+        with self._signals():
+            read_fd, write_fd = take_standard_streams()
+            async with self._application_running():
+                server = await self._start(["stdio"], local_peer=f"stdio:uid={os.getuid()}")
+                wire = LineWire(read_fd, write_fd)
+                serving = asyncio.ensure_future(serve_lines(server.sdk, wire))
+                stopping = asyncio.ensure_future(self._stop.wait())
+                self._log.info("ready", stdio=True, pid=os.getpid())
+                try:
+                    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    serving.cancel()
+                    stopping.cancel()
+                    await asyncio.wait((serving, stopping))
+                if not serving.cancelled() and (error := serving.exception()) is not None:
+                    raise error
+        self._log.info("stopped")
+
+    async def _start(self, transports: list[str], *, local_peer: str) -> ToolServer:
+        await self._application.start()
+        tools = listed(self._application.available_tools())
+        self._application.set_exposure(tools=[tool.name for tool in tools], transports=transports)
+        return ToolServer(
+            self._application,
+            tools,
+            version=self._version,
+            metrics=self._metrics,
+            log=self._log,
+            local_peer=local_peer,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _application_running(self) -> AsyncIterator[None]:
+        """Closes it however the body ends; a start that failed half-way included."""
+        try:
+            yield
+        finally:
+            await self._close_application()
+
+    async def _close_application(self) -> None:
+        for task in self._reloads:
+            task.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._application.close()
+        except TimeoutError:
+            # Going on ends this process, and with it the worker and every namespace below it.
+            self._log.error("the runner did not end in time", waited_s=CLOSE_S)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    def _begin_reload(self) -> None:
+        if self._stop.is_set():
+            return
+        task = asyncio.ensure_future(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        async with self._reload_turn:
+            try:
+                await self._application.reload()
+            except OperatorError as error:
+                self._log.error("reload refused, the registry in force stays", problem=str(error))
+            else:
+                self._log.info("reloaded")
+
+
+def _host_of(http: str | None) -> list[str]:
+    """The name the operator listens on is one the server may be called by; a wildcard address is no name."""
+    host = "" if http is None else http.rpartition(":")[0]
+    return [host] if host not in ("", "0.0.0.0", "[::]") else []

@@ -1,0 +1,175 @@
+"""Serves MCP on standard input and output: one JSON-RPC message a line.
+
+The descriptors 0 and 1 are moved away first, so that nothing a library or a child prints can end up between messages,
+and no child inherits the wire. Reading and writing block in two daemon threads: they work for pipes, terminals and
+files alike, and never hold up the end of the program. Refuses to know: tools, HTTP. Called by `codespace stdio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import mcp.types as types
+from mcp.server.lowlevel import Server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""As the body bound of HTTP."""
+_CHUNK_BYTES = 64 * 1024
+
+
+class LineWire:
+    """Lines in and lines out over two descriptors, with back-pressure both ways. Owns neither descriptor's thread end:
+    both threads are daemons and end with the process."""
+
+    def __init__(self, read_fd: int, write_fd: int, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._max = max_line_bytes
+        self._loop = asyncio.get_running_loop()
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+        self._outgoing: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._read_all, name="stdin", daemon=True).start()
+        threading.Thread(target=self._write_all, name="stdout", daemon=True).start()
+
+    def _read_all(self) -> None:
+        while True:
+            try:
+                chunk = os.read(self._read_fd, _CHUNK_BYTES)
+            except OSError:
+                chunk = b""  # a hang-up of the terminal reads as EIO: the end, like EOF
+            try:
+                asyncio.run_coroutine_threadsafe(self._chunks.put(chunk), self._loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return  # the loop is closed
+            if not chunk:
+                return
+
+    def _write_all(self) -> None:
+        while True:
+            data, done = self._outgoing.get()
+            error: OSError | None = None
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._write_fd, view) :]
+            except OSError as caught:
+                error = caught
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_settle, done, error)
+
+    async def lines(self) -> AsyncIterator[bytes | None]:
+        """Each line without its end; None stands for one that was longer than allowed and is dropped. Ends at EOF.
+
+        A last line without an end counts.
+        """
+        buffer = bytearray()
+        dropping = False
+        while chunk := await self._chunks.get():
+            start = 0
+            while (end := chunk.find(b"\n", start)) >= 0:
+                buffer += chunk[start:end]
+                start = end + 1
+                if dropping or len(buffer) > self._max:
+                    yield None
+                else:
+                    yield bytes(buffer)
+                buffer.clear()
+                dropping = False
+            buffer += chunk[start:]
+            if len(buffer) > self._max:
+                dropping = True
+                buffer.clear()
+        if dropping:
+            yield None
+        elif buffer:
+            yield bytes(buffer)
+
+    async def send(self, line: bytes) -> None:
+        """Returns once the operating system has all of it. Raises `OSError` when the reader is gone."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._outgoing.put((line + b"\n", done))
+        await done
+
+
+def _settle(done: asyncio.Future[None], error: OSError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def take_standard_streams() -> tuple[int, int]:
+    """Moves 0 and 1 to private close-on-exec descriptors; 0 then reads nothing and 1 writes to standard error."""
+    read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return read_fd, write_fd
+
+
+async def serve_lines(server: Server[Any], wire: LineWire) -> None:
+    """Serves one client until its input ends or its output is closed. Safe to cancel."""
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_client, from_server = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def send(line: bytes) -> None:
+        try:
+            await wire.send(line)
+        except OSError:  # the client is gone: nobody is left to answer
+            tasks.cancel_scope.cancel()
+
+    async def read() -> None:
+        async with to_server:
+            async for line in wire.lines():
+                if line is not None and not line.strip():
+                    continue
+                message = _parse(line)
+                if isinstance(message, bytes):
+                    await send(message)
+                else:
+                    with contextlib.suppress(anyio.BrokenResourceError):
+                        await to_server.send(SessionMessage(message))
+
+    async def write() -> None:
+        async with from_server:
+            async for message in from_server:
+                await send(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        await server.run(from_client, to_client, server.create_initialization_options())
+        # The server closed its end of `to_client`, so `write` ends by itself once everything is out.
+        from_client.close()
+
+
+def _parse(line: bytes | None) -> types.JSONRPCMessage | bytes:
+    """The message, or the answer to a line that is none."""
+    if line is None:
+        return _no_message(types.INVALID_REQUEST, f"a message is over {MAX_LINE_BYTES} bytes; send less at once")
+    try:
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        broken = any(e["type"] == "json_invalid" for e in error.errors(include_input=False, include_url=False))
+        if broken:
+            return _no_message(types.PARSE_ERROR, "the line is not JSON")
+        return _no_message(types.INVALID_REQUEST, "the line is not one JSON-RPC 2.0 message")
+
+
+def _no_message(code: int, text: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}).encode()
