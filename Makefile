@@ -34,7 +34,7 @@ types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy
 
 unit: programs ## pytest; PYTEST_ARGS="-k words"
-	@$(RUN) -m pytest $(PYTEST_ARGS)
+	@$(RUN) -m tests.contained $(RUN) -m pytest $(PYTEST_ARGS)
 
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
 	@$(RUN) -m benchmarks $(BENCH_ARGS)
