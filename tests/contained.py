@@ -1,7 +1,7 @@
 """Runs a command as an init process would and sees what it leaves: processes, and files in its temporary folder.
 
 `python -m tests.contained [--grace SECONDS] COMMAND…` makes itself the reaper of every orphan below (no daemon escapes
-to process 1), gives the command a TMPDIR of its own, and passes the command's status on. If a process lives on after the
+to process 1), gives the command a TMPDIR of its own, and passes its status on. If a process lives on after the
 command and the grace, or anything stays in TMPDIR, it says what, ends it, and exits 1. Called by `make unit`; pytest
 alone works as well.
 """
