@@ -40,7 +40,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 class ErrorCode(StrEnum):
     """What a runner may answer. A subset of the public codes, with the same names."""
 
@@ -122,7 +122,7 @@ def check_argv(argv: Sequence[str]) -> None:
             refuse(f"its arguments take more than {MAX_ARGV_BYTES} bytes; pass large input through a file or stdin")
 
 
-# --- what the gateway says of a workspace -------------------------------------------------------------------------------
+# --- what the gateway says of a workspace -----------------------------------------------------------------------------
 class Limits(Message):
     """Limits of one command, from the registry. 0 means no limit."""
 
@@ -160,7 +160,7 @@ class WorkspaceTerms(WorkspaceRef):
     env: dict[str, str] = Field(default_factory=dict)
 
 
-# --- isolation ----------------------------------------------------------------------------------------------------------
+# --- isolation --------------------------------------------------------------------------------------------------------
 class Protection(Message):
     """One protection as probed with the real helper (never guessed from a version).
 
@@ -194,7 +194,7 @@ class Isolation(Message):
     limits: dict[str, Literal["cgroup", "rlimit", "deadline", "off"]] = Field(default_factory=dict)
 
 
-# --- describe -----------------------------------------------------------------------------------------------------------
+# --- describe ---------------------------------------------------------------------------------------------------------
 class Describe(Message):
     """With `terms`: what a command under them would get. Without: what this machine offers by default."""
 
@@ -218,7 +218,7 @@ class RunnerDescription(Message):
     patch_available: bool
 
 
-# --- files --------------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 class ReadFile(Message):
     """`offset`: 1-based first line. `limit`: number of lines. Both absent: from the start, up to READ_LIMIT_BYTES."""
 
@@ -306,7 +306,7 @@ class GrepPage(Message):
     unreadable: tuple[str, ...] | None = None
 
 
-# --- patches ------------------------------------------------------------------------------------------------------------
+# --- patches ----------------------------------------------------------------------------------------------------------
 class ApplyPatch(Message):
     """One patch. The gateway holds the lease and has recorded `operation_id`; a preview has neither.
 
@@ -363,7 +363,7 @@ class RecoveredPatches(Message):
     recovered: tuple[RecoveredPatch, ...]
 
 
-# --- processes ----------------------------------------------------------------------------------------------------------
+# --- processes --------------------------------------------------------------------------------------------------------
 class StartProcess(Message):
     """`process_id` was issued by the gateway. cwd is the workspace root; size 24 x 80 with `tty`."""
 
@@ -498,7 +498,7 @@ class ProcessList(Message):
     processes: tuple[ProcessSummary, ...]
 
 
-# --- events -------------------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 class ProcessExited(Message):
     """The managed child is reaped, so its namespace is empty: the lease may go. Sent before any answer that says so."""
 

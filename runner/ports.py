@@ -59,7 +59,7 @@ class PatchEngine(Protocol):
     async def close(self) -> None: ...
 
 
-# --- watching -----------------------------------------------------------------------------------------------------------
+# --- watching ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class WatchEvent:
     """An invalidation hint (WATCH-1): `path` is a name, not a claim that it can be read. `from_path` with rename."""
@@ -79,7 +79,7 @@ class WatchBackend(Protocol):
     async def close(self) -> None: ...
 
 
-# --- launching ----------------------------------------------------------------------------------------------------------
+# --- launching --------------------------------------------------------------------------------------------------------
 class LaunchFailed(Exception):
     """It is proved that the command did not start. `stage`: where (a helper stage or `exec`). `errno`: a name.
 
