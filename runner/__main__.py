@@ -1,0 +1,109 @@
+"""The worker program, and the one place where a runner's adapters are joined.
+
+    python -m runner --socket PATH --liveness-fd N --max-processes M
+
+The gateway starts it with a clean environment and stdin on /dev/null, listens on PATH and holds the read end of the
+liveness pipe, whose write end N passes to everything that must be dead before a lease may go. It lives as long as its
+connection: the loss of it, SIGTERM or the death of the gateway ends every command, then the worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+
+import uvloop
+
+from adapters.filesystem.openat_filesystem import OpenatFileSystem
+from runner.log import JsonLines, Log
+from runner.service import RunnerService
+from runner.worker import serve
+
+EXIT_BOUND_S = 8
+"""From the end of the connection to the end of the process, whatever hangs: then the kernel ends it, and its death
+ends the commands."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> RunnerService:
+    """The runner of this machine. `liveness_fd`: see above; None where nobody watches.
+
+    Used here and by the gateway's `--runner in-process`. Needs a running event loop.
+    """
+    return RunnerService(
+        filesystem=OpenatFileSystem(),
+        search=None,
+        patch_engine=None,
+        launcher=None,
+        watch=None,
+        max_processes=max_processes,
+        log=log,
+    )
+
+
+async def run(*, socket_path: str, liveness_fd: int | None, max_processes: int, log: Log) -> None:
+    """The worker's whole life."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    service = build_service(max_processes=max_processes, liveness_fd=liveness_fd, log=log)
+    await service.start()
+    await serve(
+        service,
+        socket_path=socket_path,
+        runner_instance_id=service.runner_instance_id,
+        stop=stop,
+        log=log,
+        on_ending=_set_alarm,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="runner", description="Started by the gateway; not for use by hand.")
+    parser.add_argument("--socket", required=True, help="the gateway's private socket")
+    parser.add_argument("--liveness-fd", type=int, default=None, help="write end of the liveness pipe")
+    parser.add_argument("--max-processes", type=int, required=True, help="how many commands may run at once")
+    options = parser.parse_args(argv)
+    log = JsonLines()
+    _die_with_parent()
+    if options.liveness_fd is not None:
+        # Passed on by name to those who need it; nothing else that is started here may hold it open.
+        os.set_inheritable(options.liveness_fd, False)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(
+                run(
+                    socket_path=options.socket,
+                    liveness_fd=options.liveness_fd,
+                    max_processes=options.max_processes,
+                    log=log,
+                )
+            )
+    except OSError as error:
+        log(
+            "worker_failed", level="error", error=repr(error), remedy="the gateway's socket must exist and be listening"
+        )
+        return 1
+    return 0
+
+
+def _die_with_parent() -> None:
+    """The second line behind the connection: SIGKILL, since a stopped worker would not act on anything else."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+
+
+def _set_alarm() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(EXIT_BOUND_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
