@@ -42,23 +42,24 @@ class _Parser:
         return self._sequences(inside_braces=False)
 
     def _sequences(self, *, inside_braces: bool) -> list[_Sequence]:
-        found: list[_Sequence] = [()]
+        found: list[list[str]] = [[]]
         while self._at < len(self._pattern):
             char = self._pattern[self._at]
             if inside_braces and char in ",}":
-                return found
+                return [tuple(tokens) for tokens in found]
             self._at += 1
             if char == "{":
                 choices = self._choices()
                 if len(found) * len(choices) > MAX_ALTERNATIVES:
                     raise _bad(self._pattern, f"its braces stand for more than {MAX_ALTERNATIVES} patterns")
-                found = [head + tail for head in found for tail in choices]
+                found = [[*head, *tail] for head in found for tail in choices]
             else:
                 token = self._token(char)
-                found = [(*head, token) for head in found]
+                for tokens in found:
+                    tokens.append(token)
         if inside_braces:
             raise _bad(self._pattern, "a '{' is not closed (write \\{ for the character)")
-        return found
+        return [tuple(tokens) for tokens in found]
 
     def _choices(self) -> list[_Sequence]:
         self._depth += 1

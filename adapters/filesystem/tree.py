@@ -153,6 +153,7 @@ def _read_directory(fd: int, here: Here, bound: Bound | None, rules: Rules | Non
     items: list[_Item] = []
     seen, cut = 0, False
     matches, enter = here.matches, here.enter
+    admits = bound.admits if bound else _admit_all
     with os.scandir(fd) as entries:
         for entry in entries:
             seen += 1
@@ -164,25 +165,24 @@ def _read_directory(fd: int, here: Here, bound: Bound | None, rules: Rules | Non
                     continue
                 if is_directory:
                     inside = enter(text)
-                    if inside is not None:
-                        items.append((sort_key(name, "/"), name, None, inside))
-                if matches is not None and matches(text):
-                    items.append((sort_key(name), name, _kind(entry, is_directory), None))
+                    if inside is not None and admits(key := sort_key(name, "/")):
+                        items.append((key, name, None, inside))
+                if matches is not None and matches(text) and admits(key := sort_key(name)):
+                    items.append((key, name, _kind(entry, is_directory), None))
             except FileNotFoundError:  # the type was asked of the file itself, and it is gone
                 continue
             if len(items) > 2 * DIRECTORY_KEEP:
-                items, cut = _smallest(items, bound), True
-    items = [item for item in items if bound.admits(item[0])] if bound else items
+                items.sort(key=_key)
+                del items[DIRECTORY_KEEP:]
+                cut = True
     items.sort(key=_key)
     if cut:
-        items = items[:DIRECTORY_KEEP]
+        del items[DIRECTORY_KEEP:]
     return items, seen, cut
 
 
-def _smallest(items: list[_Item], bound: Bound | None) -> list[_Item]:
-    kept = [item for item in items if bound is None or bound.admits(item[0])]
-    kept.sort(key=_key)
-    return kept[:DIRECTORY_KEEP]
+def _admit_all(_key: str) -> bool:
+    return True
 
 
 def _key(item: _Item) -> str:
