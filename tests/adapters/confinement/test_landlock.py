@@ -82,7 +82,7 @@ def touch_everything(trees: dict[str, Path]) -> dict[str, str]:
         "read in other": outcome(lambda: (trees["other"] / "file").read_text()),
         "list other": outcome(lambda: os.listdir(trees["other"])),
         "write in other": outcome(lambda: (trees["other"] / "new").write_text("x")),
-        "run a program": outcome(lambda: os.posix_spawn("/bin/true", ["true"], {})),
+        "run a program": outcome(lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)),
     }
 
 
