@@ -7,11 +7,13 @@ reason, and with CI set that skip is a failure, as is any other skip of a test s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hypothesis
 import pytest
+from blockbuster import BlockBuster
 
 from tests.kernel import OPTIONAL, PROBES, missing
 from tests.leaks import holdings, left_over
@@ -19,6 +21,11 @@ from tests.privileges import ORDINARY_UID, run_as
 
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 T = TypeVar("T")
+
+# The same examples in every run; CODESPACE_HYPOTHESIS=deep looks for new ones, and for longer.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("deep", max_examples=5_000, deadline=None, database=None)
+hypothesis.settings.load_profile(os.environ.get("CODESPACE_HYPOTHESIS") or "same")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -54,6 +61,22 @@ def nothing_is_left() -> Iterator[None]:
     found = left_over(before, holdings())
     if found:
         pytest.fail("the test run left:\n" + "\n".join(found), pytrace=False)
+
+
+MAY_BLOCK: Mapping[str, frozenset[str]] = {}
+"""File to functions that may block on an event loop, since they run before or after it serves anyone."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_blocking_call_on_the_loop() -> Iterator[None]:
+    """A blocking call that code of ours makes on an event loop raises blockbuster.BlockingError there."""
+    blockbuster = BlockBuster(["gateway", "runner", "adapters"])
+    for function in blockbuster.functions.values():
+        for file, names in MAY_BLOCK.items():
+            function.can_block_in(file, names)
+    blockbuster.activate()
+    yield
+    blockbuster.deactivate()
 
 
 @pytest.fixture
