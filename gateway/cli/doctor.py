@@ -1,0 +1,57 @@
+"""`codespace doctor`: what this machine or container can enforce, as the real helper found it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.registry import load_registry
+from gateway.settings import Settings
+from runner.api import IsolationReport
+
+if TYPE_CHECKING:
+    from gateway.cli.app import Parts
+
+
+def doctor(parts: Parts, *, as_json: bool, registry: Path | None) -> int:
+    """Without a registry: the default terms. With one: every workspace's. Raises `OperatorError`.
+
+    Returns 1 if a required protection is missing.
+    """
+    settings = Settings.load(registry=registry)
+    if settings.registry is None:
+        reports = {"default": parts.isolation(None)}
+    else:
+        loaded = load_registry(settings.registry, parts.guarded(settings))
+        reports = {workspace.workspace_id: parts.isolation(workspace.terms()) for workspace in loaded}
+    if as_json:
+        print(json.dumps({name: _as_json(report) for name, report in reports.items()}, indent=2))
+    else:
+        print("\n\n".join(_as_text(name, report) for name, report in reports.items()))
+    return 0 if all(_holds(report) for report in reports.values()) else 1
+
+
+def _holds(report: IsolationReport) -> bool:
+    return report.available and not any(p.required and p.state == "off" for p in report.protections)
+
+
+def _as_json(report: IsolationReport) -> dict[str, object]:
+    return {"ok": _holds(report), **report.model_dump(mode="json", exclude_none=True)}
+
+
+def _as_text(name: str, report: IsolationReport) -> str:
+    verdict = "commands run" if _holds(report) else "commands are refused: a required protection is missing"
+    lines = [f"{name}: sandbox {report.command_sandbox}, network {report.network_enforcement}: {verdict}"]
+    width = max((len(p.name) for p in report.protections), default=0)
+    for p in report.protections:
+        need = "required" if p.required else "optional"
+        parts = [f"  {p.state:<8}  {p.name:<{width}}  {need}"]
+        if p.errno is not None:
+            parts.append(p.errno)
+        if p.detail is not None:
+            parts.append(p.detail)
+        if p.remedy is not None and p.state != "active":
+            parts.append(f"remedy: {p.remedy}")
+        lines.append("  ".join(parts))
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""`codespace serve` and `codespace stdio`: an appliance in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from gateway import logging
+from gateway.appliance import Appliance, Endpoints
+from gateway.audit import LogAudit
+from gateway.http.token import read_token
+from gateway.metrics import Metrics
+from gateway.settings import Settings
+from gateway.version import version
+
+if TYPE_CHECKING:
+    from gateway.cli.app import Parts
+
+
+def serve(
+    parts: Parts,
+    *,
+    registry: Path | None,
+    socket: Path | None,
+    http: str | None,
+    token_file: Path | None,
+    data_dir: Path | None,
+    runner: str | None,
+) -> int:
+    """Returns 0 after an ordered shutdown. Raises `OperatorError`."""
+    settings = Settings.load(
+        registry=registry, socket=socket, http=http, token_file=token_file, data_dir=data_dir, runner=runner
+    )
+    token = None if settings.token_file is None else read_token(settings.token_file)
+    endpoints = Endpoints(
+        socket=settings.socket_path(),
+        http=settings.http,
+        token=token,
+        allow_uids=settings.allow_uids,
+        allow_hosts=settings.allow_hosts,
+    )
+    _run(parts, settings, endpoints, secrets=[] if token is None else [token])
+    return 0
+
+
+def stdio(parts: Parts, *, registry: Path | None, data_dir: Path | None, runner: str | None) -> int:
+    """Returns 0 after the end of input. Raises `OperatorError`."""
+    _run(parts, Settings.load(registry=registry, data_dir=data_dir, runner=runner), None, secrets=[])
+    return 0
+
+
+def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secrets: list[str]) -> None:
+    log = logging.configure(settings.log_level, secrets=secrets)
+    metrics = Metrics()
+    if os.geteuid() == 0:
+        log.warning("running as root", remedy="give the appliance a user of its own")
+
+    async def live() -> None:
+        application = parts.application(settings, LogAudit(log, metrics), log)
+        appliance = Appliance(application, version=version(), metrics=metrics, log=log)
+        if endpoints is None:
+            await appliance.stdio()
+        else:
+            await appliance.serve(endpoints)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(live())
