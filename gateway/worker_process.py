@@ -3,7 +3,7 @@
     down ── started ──► up ── connection or process lost ──► down ── back-off ──► …        closed from any state
 
 When a worker is lost its successor starts at once, and serves. What the lost one ran is another matter: `all_dead` is
-told only when the end of its liveness pipe proves it, however many successors have come since. Nothing is resumed.
+told only when the end of its liveness FIFO proves it, however many successors have come since. Nothing is resumed.
 
 Refuses to know: leases, workspaces, what a request means. Joined in `gateway.__main__` for `--runner uds`.
 """
@@ -17,6 +17,7 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from gateway.errors import Code, StartFailed, ToolError
+from gateway.liveness import LivenessDirectory
 from gateway.ports import LinkListener
 from gateway.worker_start import Worker, WorkerCommand, WorkerFailed, start_worker
 from runner.api import Describe, ProcessExited, Runner, RunnerDescription, RunnerError
@@ -25,7 +26,7 @@ FIRST_BACK_OFF_S = 0.1
 LAST_BACK_OFF_S = 5.0
 STEADY_S = 30.0
 """A worker that served this long ended by accident: its successor starts without back-off again."""
-CLOSE_S = 3.0
+CLOSE_S = 2.5
 """What a worker gets to kill its commands in order, before SIGKILL ends it and thereby them."""
 PROOF_S = 1.0
 """How long a closing link waits for the proof after that."""
@@ -58,18 +59,20 @@ class WorkerLink:
         log: FilteringBoundLogger,
         *,
         max_processes: int,
+        deaths: LivenessDirectory,
         command: WorkerCommand | None = None,
         back_off: BackOff | None = None,
     ) -> None:
         self._log = log
         self._max_processes = max_processes
+        self._deaths = deaths
         self._command = command or WorkerCommand()
         self._back_off = back_off or BackOff()
         self._listeners: list[LinkListener] = []
         self._worker: Worker | None = None
         self._description: RunnerDescription | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._buried: set[asyncio.Task[None]] = set()
+        self._burials: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     # --- RunnerLink ---------------------------------------------------------------------------------------------------
@@ -112,10 +115,12 @@ class WorkerLink:
     # --- life ---------------------------------------------------------------------------------------------------------
     async def _attempt(self, lost: asyncio.Future[str]) -> Worker:
         def on_lost(reason: str) -> None:
-            if not lost.done():
-                lost.set_result(reason)
+            # At once: whoever hears RunnerLost next finds the link down and the handles dropped.
+            if self._worker is not None and self._worker.runner is worker.runner:
+                self._down(reason)
+            lost.set_result(reason)
 
-        worker = await start_worker(self._command, self._max_processes, on_lost)
+        worker = await start_worker(self._command, self._max_processes, self._deaths, on_lost)
         try:
             worker.runner.subscribe(lambda event: self._on_event(worker.instance_id, event))
             async with asyncio.timeout(DESCRIBE_S):
@@ -126,7 +131,10 @@ class WorkerLink:
         except BaseException:
             await worker.discard("its start was given up")
             raise
-        # No await from here on: a loss meanwhile is in `lost`, and the keeper sees it next.
+        if lost.done():  # between its answer and this line
+            await worker.discard("lost")
+            raise WorkerFailed(lost.result())
+        # No await from here on: a later loss finds the worker in its place.
         self._worker, self._description = worker, description
         self._log.info("worker_up", pid=worker.child.pid, runner_instance_id=worker.instance_id)
         for listener in self._listeners:
@@ -140,7 +148,7 @@ class WorkerLink:
         while True:
             first: set[asyncio.Future[Any]] = {lost, worker.child.exited}
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            self._down(worker, lost.result() if lost.done() else "the worker process ended")
+            worker.runner.abort("the worker process ended")
             served_s = loop.time() - since
             while True:
                 waited_s = self._back_off.next(waited_s, served_s)
@@ -159,15 +167,18 @@ class WorkerLink:
         if not task.cancelled() and task.exception() is not None:
             self._log.error("worker_keeper_failed", exc_info=task.exception())
 
-    def _down(self, worker: Worker, reason: str) -> None:
-        self._worker = self._description = None
-        worker.runner.abort(reason)
+    def _down(self, reason: str) -> None:
+        worker, self._worker, self._description = self._worker, None, None
+        assert worker is not None
         self._log.error("worker_lost", reason=reason, runner_instance_id=worker.instance_id)
         for listener in self._listeners:
             listener.runner_lost(worker.instance_id)
-        task = asyncio.get_running_loop().create_task(self._bury(worker, LINGER_S), name="worker-bury")
-        self._buried.add(task)
-        task.add_done_callback(self._buried.discard)
+        self._bury_later(worker, LINGER_S)
+
+    def _bury_later(self, worker: Worker, linger_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._bury(worker, linger_s), name="worker-bury")
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
 
     async def _bury(self, worker: Worker, linger_s: float) -> None:
         """Sees a lost worker to its end, and waits for the proof that nothing it started is alive: however long."""
@@ -193,15 +204,14 @@ class WorkerLink:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
         worker, self._worker, self._description = self._worker, None, None
-        burials = set(self._buried)
         if worker is not None:
-            await worker.runner.close()
             for listener in self._listeners:
                 listener.runner_lost(worker.instance_id)
-            burials.add(asyncio.get_running_loop().create_task(self._bury(worker, CLOSE_S), name="worker-bury"))
-        if not burials:
+            self._bury_later(worker, CLOSE_S)
+            await worker.runner.close()
+        if not self._burials:
             return
-        _, late = await asyncio.wait(burials, timeout=CLOSE_S + PROOF_S)
+        _, late = await asyncio.wait(set(self._burials), timeout=CLOSE_S + PROOF_S)
         for task in late:
             self._log.error("worker_not_proved_dead", note="a process of a command may still be ending")
             task.cancel()

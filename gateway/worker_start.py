@@ -1,7 +1,7 @@
 """One worker process, from nothing to a connection whose peer is proved (UDS-1).
 
 A private directory of mode 0700, a listener in it, the worker as a session leader with a clean environment and nothing
-of ours but the write end of the liveness pipe; then one connection, taken only from the process that was started.
+of ours but the write end of its liveness FIFO; then one connection, taken only from the process that was started.
 Refuses to know: what a runner does, restarts. Called by `worker_process`.
 """
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.liveness import Liveness, LivenessDirectory
 from gateway.runner_client import UdsRunner
 from runner.api import RunnerLost
 
@@ -53,39 +54,6 @@ class WorkerCommand:
         ("PYTHONUTF8", "1"),
         ("PYTHONDONTWRITEBYTECODE", "1"),
     )
-
-
-class Liveness:
-    """The read end of the liveness pipe: its end of file proves that all who hold the write end are dead.
-
-    `dead` is a future that completes then. Not before: bytes that someone writes are read and mean nothing.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.dead: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
-        loop.add_reader(descriptor, self._ready)
-
-    def _ready(self) -> None:
-        try:
-            if os.read(self._descriptor, 4096):
-                return
-        except BlockingIOError:
-            return
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
-        if not self.dead.done():
-            self.dead.set_result(None)
-
-    def give_up(self) -> None:
-        """Stops watching, at the end of this program, without claiming a death. Idempotent."""
-        if not self.dead.done():
-            self.dead.cancel()
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
 
 
 class Child:
@@ -135,7 +103,9 @@ class Worker:
         self.liveness.give_up()
 
 
-async def start_worker(command: WorkerCommand, max_processes: int, on_lost: Callable[[str], None]) -> Worker:
+async def start_worker(
+    command: WorkerCommand, max_processes: int, deaths: LivenessDirectory, on_lost: Callable[[str], None]
+) -> Worker:
     """Raises `WorkerFailed`; then nothing of the attempt is left but dying processes. Safe to cancel.
 
     `on_lost` is the connection's, see `UdsRunner`; it may be called before this returns.
@@ -145,7 +115,7 @@ async def start_worker(command: WorkerCommand, max_processes: int, on_lost: Call
         undo.callback(runner.abort, "its start failed")
         try:
             async with asyncio.timeout(START_S):
-                child, liveness, connection = await _connect(command, max_processes, undo)
+                child, liveness, connection = await _connect(command, max_processes, deaths, undo)
                 loop = asyncio.get_running_loop()
                 undo.callback(connection.close)
                 await loop.create_unix_connection(lambda: runner, sock=connection)
@@ -159,14 +129,14 @@ async def start_worker(command: WorkerCommand, max_processes: int, on_lost: Call
 
 
 async def _connect(
-    command: WorkerCommand, max_processes: int, undo: contextlib.AsyncExitStack
+    command: WorkerCommand, max_processes: int, deaths: LivenessDirectory, undo: contextlib.AsyncExitStack
 ) -> tuple[Child, Liveness, socket.socket]:
     """Starts the process and takes its connection; what must go if the attempt fails later is left to `undo`."""
     directory = tempfile.mkdtemp(prefix="codespace-worker-")  # mode 0700, mkdtemp(3)
     try:
         path = os.path.join(directory, "runner.sock")
         with _listen(path) as listener:
-            child, liveness = _spawn(command, path, max_processes)
+            child, liveness = _spawn(command, path, max_processes, deaths)
             # It may have begun to start helpers, but no command: nobody waits for the proof of that death.
             undo.callback(liveness.give_up)
             undo.push_async_callback(child.put_down)
@@ -191,10 +161,10 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-def _spawn(command: WorkerCommand, path: str, max_processes: int) -> tuple[Child, Liveness]:
+def _spawn(command: WorkerCommand, path: str, max_processes: int, deaths: LivenessDirectory) -> tuple[Child, Liveness]:
     """On the loop's own thread: a worker that asks for a signal at its parent's death gets it at that of the thread
     which forked it (PR_SET_PDEATHSIG, prctl(2)), and threads of a pool come and go."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    liveness, write_end = deaths.create()
     try:
         options: Sequence[str] = (
             *("--socket", path),
@@ -212,11 +182,11 @@ def _spawn(command: WorkerCommand, path: str, max_processes: int) -> tuple[Child
             cwd=command.cwd,
         )
     except BaseException:
-        os.close(read_end)
+        liveness.give_up()
         raise
     finally:
         os.close(write_end)
-    return Child(process), Liveness(read_end)
+    return Child(process), liveness
 
 
 async def _accept(listener: socket.socket, child: Child) -> socket.socket:
