@@ -97,7 +97,9 @@ class FakeLauncher:
     async def launch(self, request: LaunchRequest) -> ManagedProcess:
         if self.before is not None:
             await self.before(request)
-        managed = _spawn_tty(request) if request.tty_size else _spawn_pipes(request)
+        # Popen waits for the exec, so it does not run on the loop.
+        spawned = await asyncio.to_thread(_spawn_tty if request.tty_size else _spawn_pipes, request)
+        managed = FakeManaged(*spawned, tty=request.tty_size is not None)
         self.launched.append(managed)
         return managed
 
@@ -105,7 +107,11 @@ class FakeLauncher:
         self.closed = True
 
 
-def _spawn_pipes(request: LaunchRequest) -> FakeManaged:
+_Spawned = tuple[subprocess.Popen[bytes], int, int]
+"""Child, our end of its input, our end of its output."""
+
+
+def _spawn_pipes(request: LaunchRequest) -> _Spawned:
     in_read, in_write = os.pipe()
     out_read, out_write = os.pipe()
     try:
@@ -118,10 +124,10 @@ def _spawn_pipes(request: LaunchRequest) -> FakeManaged:
         os.close(in_read)
         os.close(out_write)
     os.set_blocking(out_read, False)
-    return FakeManaged(child, in_write, out_read, tty=False)
+    return child, in_write, out_read
 
 
-def _spawn_tty(request: LaunchRequest) -> FakeManaged:
+def _spawn_tty(request: LaunchRequest) -> _Spawned:
     assert request.tty_size is not None
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *request.tty_size, 0, 0))
@@ -133,7 +139,7 @@ def _spawn_tty(request: LaunchRequest) -> FakeManaged:
     finally:
         os.close(slave)
     os.set_blocking(master, False)
-    return FakeManaged(child, master, master, tty=True)
+    return child, master, master
 
 
 def _spawn(request: LaunchRequest, stdin: int, output: int, slave: int | None) -> subprocess.Popen[bytes]:

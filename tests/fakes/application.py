@@ -1,0 +1,201 @@
+"""An application without runner, registry or store: answers from its own state, for tests of the transports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from gateway.answers import (
+    ExecDispatched,
+    OperationAnswer,
+    PatchAnswer,
+    Readiness,
+    WorkspaceInfo,
+    WorkspaceListed,
+)
+from gateway.application import Application
+from gateway.errors import Code, ToolError
+from runner import api
+
+FIRST_TOOLS = frozenset(
+    {
+        "workspace_info",
+        "read",
+        "find",
+        "exec_command",
+        "read_process",
+        "process_status",
+        "write_stdin",
+        "process_resize",
+        "terminate_process",
+    }
+)
+ALL_TOOLS = FIRST_TOOLS | {"grep", "apply_patch", "operation_status"}
+
+
+class FakeApplication(Application):
+    """`files`: path to text of the one workspace, `demo`. `calls`: every call that came through, by tool.
+
+    `gate`: while clear, `read_process` with a wait does not answer, and `waiting` is set. `close` opens it.
+    """
+
+    def __init__(self, files: Mapping[str, str] | None = None, *, tools: frozenset[str] = FIRST_TOOLS) -> None:
+        self.files = dict(files or {"hello.txt": "hello\n"})
+        self.tools = tools
+        self.calls: list[tuple[str, object]] = []
+        self.gate = asyncio.Event()
+        self.waiting = asyncio.Event()
+        self.ready = Readiness(ready=True)
+        self.exposure: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self.reloads = 0
+        self.reload_error: Exception | None = None
+        self.closed = 0
+        self.fault: Exception | None = None
+
+    async def start(self) -> None:
+        return
+
+    def available_tools(self) -> frozenset[str]:
+        return self.tools
+
+    def set_exposure(self, *, tools: Sequence[str], transports: Sequence[str]) -> None:
+        self.exposure = (tuple(tools), tuple(transports))
+
+    async def workspace_info(self, workspace_id: str | None) -> WorkspaceInfo:
+        self._called("workspace_info", workspace_id)
+        return WorkspaceInfo(
+            server="codespace",
+            version="0",
+            tools_exposed=self.exposure[0],
+            transports=self.exposure[1],
+            workspaces=(WorkspaceListed(workspace_id="demo", profile="workspace-write"),),
+        )
+
+    async def read_file(
+        self, workspace_id: str, path: str, offset: int | None = None, limit: int | None = None
+    ) -> api.FileContent:
+        self._called("read", (workspace_id, path, offset, limit))
+        if workspace_id != "demo":
+            raise ToolError(Code.WORKSPACE_NOT_FOUND, f"no workspace {workspace_id!r}", details={"workspace_id": "x"})
+        if path not in self.files:
+            raise ToolError(Code.FILE_NOT_FOUND, f"no file {path!r}: look with find")
+        text = self.files[path]
+        return api.FileContent(path=path, content=text, encoding="utf-8", size=len(text.encode()), truncated=False)
+
+    async def find_files(
+        self, workspace_id: str, pattern: str, limit: int | None = None, cursor: str | None = None
+    ) -> api.FindPage:
+        self._called("find", (workspace_id, pattern, limit, cursor))
+        return api.FindPage(
+            matches=tuple(api.FoundPath(path=path, type="file") for path in sorted(self.files)), truncated=False
+        )
+
+    async def grep_files(
+        self,
+        workspace_id: str,
+        pattern: str,
+        glob: str | None = None,
+        ignore_case: bool = False,
+        gitignore: bool = False,
+        context: int = 0,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> api.GrepPage:
+        self._called("grep", (workspace_id, pattern, glob, ignore_case, gitignore, context, limit, cursor))
+        return api.GrepPage(matches=(api.GrepMatch(path="hello.txt", line=1, text="hello"),), truncated=False)
+
+    async def apply_patch(
+        self,
+        workspace_id: str,
+        patch: str,
+        expected_versions: Mapping[str, str] | None = None,
+        operation_key: str | None = None,
+        check_only: bool = False,
+    ) -> PatchAnswer:
+        self._called("apply_patch", (workspace_id, patch, expected_versions, operation_key, check_only))
+        return PatchAnswer(
+            status="applied",
+            operation_id="op_1",
+            files=("hello.txt",),
+            changes=(api.FileChange(path="hello.txt", kind="update"),),
+        )
+
+    async def operation_status(
+        self, operation_id: str | None = None, operation_key: str | None = None, workspace_id: str | None = None
+    ) -> OperationAnswer:
+        self._called("operation_status", (operation_id, operation_key, workspace_id))
+        return OperationAnswer(
+            operation_id="op_1",
+            workspace_id="demo",
+            created_at=datetime(2026, 1, 2, tzinfo=UTC),
+            files=(),
+            changes=(),
+            events=(),
+        )
+
+    async def exec_command(
+        self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
+    ) -> ExecDispatched:
+        self._called("exec_command", (workspace_id, command, tty, request_key))
+        return ExecDispatched(process_id="proc_1", dispatch_status="confirmed")
+
+    async def read_process(self, request: api.ReadProcess) -> api.ProcessOutput:
+        self._called("read_process", request)
+        if request.wait_ms:
+            self.waiting.set()
+            await self.gate.wait()
+        return api.ProcessOutput(
+            process_id=request.process_id,
+            cursor=3,
+            chunk="hi\n",
+            encoding="utf-8",
+            eof=True,
+            output_lost=False,
+            retained_from=0,
+        )
+
+    async def process_status(self, request: api.QueryProcess) -> api.ProcessStatus:
+        self._called("process_status", request)
+        return api.ProcessStatus(
+            process_id=request.process_id,
+            state="exited",
+            termination="exited",
+            exit_code=0,
+            command_exit=api.CommandExit(code=0),
+            output_total=3,
+            output_retained_from=0,
+            eof=True,
+            started_at_utc=datetime(2026, 1, 2, tzinfo=UTC),
+            exited_at_utc=datetime(2026, 1, 3, tzinfo=UTC),
+            isolation=api.Isolation(command_sandbox="linux-sandbox", network="restricted", protections={}),
+        )
+
+    async def write_stdin(self, request: api.WriteStdin) -> api.StdinWritten:
+        self._called("write_stdin", request)
+        return api.StdinWritten(process_id=request.process_id, written_bytes=len(request.data.encode()))
+
+    async def resize_process(self, request: api.ResizeProcess) -> api.ProcessResized:
+        self._called("process_resize", request)
+        return api.ProcessResized(process_id=request.process_id, rows=request.rows, cols=request.cols)
+
+    async def terminate_process(self, request: api.TerminateProcess) -> api.ProcessTerminating:
+        self._called("terminate_process", request)
+        return api.ProcessTerminating(process_id=request.process_id, state="running")
+
+    async def readiness(self) -> Readiness:
+        return self.ready
+
+    async def reload(self) -> None:
+        self.reloads += 1
+        if self.reload_error is not None:
+            raise self.reload_error
+
+    async def close(self) -> None:
+        self.closed += 1
+        self.gate.set()
+
+    def _called(self, tool: str, arguments: object) -> None:
+        self.calls.append((tool, arguments))
+        if self.fault is not None:
+            raise self.fault
