@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+import socket
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gateway.application import Application
 from gateway.errors import OperatorError
 from gateway.http.app import HttpApp
 from gateway.http.door import LOCAL_HOSTS, Door, HostNames
-from gateway.http.listen import bind_tcp, bind_unix
+from gateway.http.listen import UnixListener, bind_tcp, bind_unix
 from gateway.http.server import HttpServer, PeerRule
 from gateway.mcp.catalogue import listed
 from gateway.mcp.server import ToolServer
@@ -36,13 +37,32 @@ ANSWER_GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class Endpoints:
-    """`http`: HOST:PORT. `token`: for TCP alone; on the Unix socket the peer's uid counts."""
+    """Bound and listening sockets, and who may use them.
 
-    socket: Path
-    http: str | None
+    `token`: for TCP alone; on the Unix socket the peer's uid counts. `hosts`: names under which the server is called.
+    """
+
+    unix: UnixListener
+    tcp: tuple[socket.socket, ...]
     token: str | None
     allow_uids: frozenset[int]
-    allow_hosts: tuple[str, ...]
+    hosts: HostNames
+
+
+@contextlib.contextmanager
+def open_endpoints(
+    path: Path, http: str | None, token: str | None, allow_uids: frozenset[int], allow_hosts: Collection[str]
+) -> Iterator[Endpoints]:
+    """Binds before anything else is started, since a taken socket is the likeliest refusal. Blocks; raises
+    `OperatorError`. `http`: HOST:PORT."""
+    with contextlib.ExitStack() as bound:
+        unix = bind_unix(path, allow_uids)
+        bound.callback(unix.close)
+        tcp = () if http is None else tuple(bind_tcp(http, has_token=token is not None))
+        for sock in tcp:
+            bound.callback(sock.close)
+        hosts = HostNames([*LOCAL_HOSTS, *_host_of(http), *allow_hosts])
+        yield Endpoints(unix, tcp, token, allow_uids, hosts)
 
 
 class Appliance:
@@ -59,23 +79,19 @@ class Appliance:
 
     async def serve(self, endpoints: Endpoints) -> None:
         """MCP over HTTP until SIGTERM or SIGINT. SIGHUP reloads the registry."""
-        with self._signals(), contextlib.ExitStack() as bound:
-            unix = bind_unix(endpoints.socket, endpoints.allow_uids)
-            bound.callback(unix.close)
-            tcp = [] if endpoints.http is None else bind_tcp(endpoints.http, has_token=endpoints.token is not None)
-            for sock in tcp:
-                bound.callback(sock.close)
+        unix, tcp = endpoints.unix, endpoints.tcp
+        with self._signals():
             async with self._application_running():
                 server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
+                if server is None:
+                    return
                 http = HttpApp(self._application, server.sdk, self._metrics)
-                hosts = HostNames([*LOCAL_HOSTS, *_host_of(endpoints.http), *endpoints.allow_hosts])
                 front = HttpServer()
                 async with http.running():
-                    door = Door(http, hosts=hosts, token=None, metrics=self._metrics)
-                    rule = PeerRule(endpoints.allow_uids, self._metrics, self._log)
-                    await front.serve_unix(unix.sock, door, rule)
+                    door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics)
+                    await front.serve_unix(unix.sock, door, PeerRule(endpoints.allow_uids, self._metrics, self._log))
                     for sock in tcp:
-                        guarded = Door(http, hosts=hosts, token=endpoints.token, metrics=self._metrics)
+                        guarded = Door(http, hosts=endpoints.hosts, token=endpoints.token, metrics=self._metrics)
                         await front.serve_tcp(sock, guarded)
                     addresses = ["{}:{}".format(*sock.getsockname()[:2]) for sock in tcp]
                     self._log.info("ready", socket=str(unix.path), http=addresses, pid=os.getpid())
@@ -83,7 +99,7 @@ class Appliance:
                         await self._stop.wait()
                         self._log.info("shutting down")
                         front.stop_accepting()
-                        unix.close()
+                        await asyncio.to_thread(unix.close)
                         await self._close_application()
                     finally:
                         await front.close(ANSWER_GRACE_S)
@@ -95,6 +111,8 @@ class Appliance:
             read_fd, write_fd = take_standard_streams()
             async with self._application_running():
                 server = await self._start(["stdio"], local_peer=f"stdio:uid={os.getuid()}")
+                if server is None:
+                    return
                 wire = LineWire(read_fd, write_fd)
                 serving = asyncio.ensure_future(serve_lines(server.sdk, wire))
                 stopping = asyncio.ensure_future(self._stop.wait())
@@ -109,8 +127,19 @@ class Appliance:
                     raise error
         self._log.info("stopped")
 
-    async def _start(self, transports: list[str], *, local_peer: str) -> ToolServer:
-        await self._application.start()
+    async def _start(self, transports: list[str], *, local_peer: str) -> ToolServer | None:
+        """None where a signal came first."""
+        starting = asyncio.ensure_future(self._application.start())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            starting.cancel()
+            await asyncio.wait((starting, stopping))
+        if starting.cancelled() or self._stop.is_set():
+            return None
+        starting.result()
         tools = listed(self._application.available_tools())
         self._application.set_exposure(tools=[tool.name for tool in tools], transports=transports)
         return ToolServer(

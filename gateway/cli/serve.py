@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from gateway import logging
-from gateway.appliance import Appliance, Endpoints
+from gateway.appliance import Appliance, Endpoints, open_endpoints
 from gateway.audit import LogAudit
 from gateway.http.token import read_token
 from gateway.metrics import Metrics
@@ -36,14 +36,10 @@ def serve(
         registry=registry, socket=socket, http=http, token_file=token_file, data_dir=data_dir, runner=runner
     )
     token = None if settings.token_file is None else read_token(settings.token_file)
-    endpoints = Endpoints(
-        socket=settings.socket_path(),
-        http=settings.http,
-        token=token,
-        allow_uids=settings.allow_uids,
-        allow_hosts=settings.allow_hosts,
-    )
-    _run(parts, settings, endpoints, secrets=[] if token is None else [token])
+    with open_endpoints(
+        settings.socket_path(), settings.http, token, settings.allow_uids, settings.allow_hosts
+    ) as endpoints:
+        _run(parts, settings, endpoints, secrets=[] if token is None else [token])
     return 0
 
 

@@ -51,7 +51,8 @@ class Tool(Generic[A]):
     call: Callable[[Application, A], Awaitable[BaseModel]]
 
     def parse(self, arguments: Mapping[str, Any] | None) -> A:
-        """Raises `ToolError` INVALID_ARGUMENT that names the first offending argument; `details.problems` has all."""
+        """Raises `ToolError` INVALID_ARGUMENT that names the first offending argument; `details.arguments` names
+        all where there are more."""
         given = {} if arguments is None else arguments
         nulls = sorted(name for name, value in given.items() if value is None and name in self.arguments.model_fields)
         if nulls:
@@ -79,7 +80,7 @@ class Tool(Generic[A]):
             problems[0][1],
             details={
                 "argument": problems[0][0],
-                "problems": [{"argument": name, "problem": problem} for name, problem in problems],
+                **({"arguments": [name for name, _ in problems]} if len(problems) > 1 else {}),
             },
         )
 
