@@ -43,7 +43,7 @@ parity: programs ## V4A engine against the pinned upstream (CODEX_BIN=FILE)
 	@$(RUN) -m tests.parity $(PARITY_ARGS)
 
 inspector: programs ## the MCP Inspector command line against a server on TCP (needs npm)
-	@tools/inspector.sh
+	@$(RUN) tools/inspector_check.py
 
 lock: setup ## requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes the newest
 	@tools/lock.sh
