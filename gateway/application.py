@@ -7,37 +7,175 @@ or a process: what was begun is seen to its end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from structlog.typing import FilteringBoundLogger
 
 from gateway.answers import ExecDispatched, OperationAnswer, PatchAnswer, Readiness, WorkspaceInfo
+from gateway.data_directory import open_data_directory
+from gateway.leases import Lease
+from gateway.liveness import LivenessDirectory
+from gateway.locks import DirectoryLock
+from gateway.ports import Audit, RunnerLink
+from gateway.registry import Registry
+from gateway.use_cases import exec_command, process_calls, reading
+from gateway.use_cases.custody import Custody
+from gateway.use_cases.reload import lock_roots, reload_registry
+from gateway.use_cases.services import Services
+from gateway.use_cases.workspace_info import Informant
 from runner import api
+
+BASE_TOOLS = frozenset(
+    {
+        "workspace_info",
+        "read",
+        "find",
+        "exec_command",
+        "read_process",
+        "process_status",
+        "write_stdin",
+        "process_resize",
+        "terminate_process",
+    }
+)
+PREDECESSOR_S = 5.0
+"""How long a start waits for what a killed predecessor left to die."""
+TASKS_S = 0.5
+"""What begun dispatches get at close: their runner is gone by then, so they have their answer."""
 
 
 class Application:
+    """One gateway, started once and closed once.
+
+    `load_registry`: reads and checks the registry; blocks, raises `RegistryRefused`. `data_dir`: for the store, the
+    journals and the proofs of death. `deaths`: `LivenessDirectory(data_dir / "liveness")`, the one that `link` uses.
+    `max_processes`: running commands at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        load_registry: Callable[[], Registry],
+        data_dir: Path,
+        deaths: LivenessDirectory,
+        link: RunnerLink,
+        audit: Audit,
+        log: FilteringBoundLogger,
+        max_processes: int,
+    ) -> None:
+        self._load_registry = load_registry
+        self._data_dir = data_dir
+        self._deaths = deaths
+        self._link = link
+        self._log = log
+        nothing = Registry(file="", workspaces=MappingProxyType({}))
+        self._services = Services(registry=nothing, link=link, audit=audit, log=log, max_processes=max_processes)
+        self._informant = Informant(self._services, version, patches=False)
+        self._data_lock: DirectoryLock | None = None
+        self._reloading = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        link.subscribe(Custody(self._services, self._recover, self._informant.forget))
+
+    # --- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Starts the runner and recovers what an earlier run left. Raises `OperatorError`."""
-        raise NotImplementedError
+        """Takes registry, data directory and roots, waits for a killed predecessor's commands to be dead, starts the
+        runner. Raises `OperatorError`; then nothing is left held or running."""
+        try:
+            registry = await asyncio.to_thread(self._load_registry)
+            self._data_lock = await asyncio.to_thread(open_data_directory, self._data_dir)
+            await self._deaths.await_the_dead(PREDECESSOR_S)
+            lock_roots(self._services, registry)
+            self._services.registry = registry
+            self._informant.forget()
+            await self._link.start()
+        except BaseException:
+            await self.close()
+            raise
+        self._warn_of_unsandboxed()
+
+    async def reload(self) -> None:
+        """Reads the registry again. Raises `RegistryRefused`, `AlreadyServed` or `StartFailed`; the old one then stays
+        in force."""
+        async with self._reloading:
+            await reload_registry(self._services, self._load_registry)
+            self._informant.forget()
+        self._warn_of_unsandboxed()
+
+    async def close(self) -> None:
+        """Ends the runner and all it runs, closes the store, gives the locks back. Bounded, idempotent."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="application-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._link.close()
+        if self._services.tasks:
+            _, late = await asyncio.wait(set(self._services.tasks), timeout=TASKS_S)
+            for task in late:
+                task.cancel()
+        self._services.threads.shutdown(wait=False, cancel_futures=True)
+        self._services.locks.close()
+        if self._data_lock is not None:
+            self._data_lock.release()
+
+    def _warn_of_unsandboxed(self) -> None:
+        for workspace in self._services.registry:
+            if workspace.sandbox == "off":
+                self._log.warning("sandbox_off", workspace_id=workspace.workspace_id)
+
+    def _recover(self, lease: Lease) -> None:
+        raise NotImplementedError(lease)
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+    @property
+    def registry(self) -> Registry:
+        """In force now."""
+        return self._services.registry
+
+    def running_processes(self) -> int:
+        """Commands that run now; for metrics."""
+        return self._services.processes.running()
 
     def available_tools(self) -> frozenset[str]:
         """Public names of the tools that work here; valid after `start`."""
-        raise NotImplementedError
+        description = self._link.description
+        if description is not None and description.grep_available:
+            return BASE_TOOLS | {"grep"}
+        return BASE_TOOLS
 
     def set_exposure(self, *, tools: Sequence[str], transports: Sequence[str]) -> None:
         """What the transports really list and serve, for `workspace_info`."""
-        raise NotImplementedError
+        self._informant.expose(tuple(tools), tuple(transports))
+
+    async def readiness(self) -> Readiness:
+        """Whether calls can be served now: runner connected, and its sandbox probed, unless no workspace needs one."""
+        reasons: list[str] = []
+        description = self._link.description
+        if description is None:
+            reasons.append("the runner is not connected")
+        elif not description.isolation.available and any(w.sandbox == "required" for w in self._services.registry):
+            missing = [p for p in description.isolation.protections if p.required and p.state == "off"]
+            names = ", ".join(f"{p.name} ({p.errno or p.detail or 'off'})" for p in missing)
+            reasons.append(f"the sandbox probe failed: {names or 'see codespace doctor'}")
+        return Readiness(ready=not reasons, reasons=tuple(reasons))
 
     async def workspace_info(self, workspace_id: str | None) -> WorkspaceInfo:
-        raise NotImplementedError
+        return await self._informant.workspace_info(workspace_id)
 
+    # --- reading ------------------------------------------------------------------------------------------------------
     async def read_file(
         self, workspace_id: str, path: str, offset: int | None = None, limit: int | None = None
     ) -> api.FileContent:
-        raise NotImplementedError
+        return await reading.read_file(self._services, workspace_id, path, offset, limit)
 
     async def find_files(
         self, workspace_id: str, pattern: str, limit: int | None = None, cursor: str | None = None
     ) -> api.FindPage:
-        raise NotImplementedError
+        return await reading.find_files(self._services, workspace_id, pattern, limit, cursor)
 
     async def grep_files(
         self,
@@ -50,8 +188,19 @@ class Application:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> api.GrepPage:
-        raise NotImplementedError
+        return await reading.grep_files(
+            self._services,
+            workspace_id,
+            pattern,
+            glob=glob,
+            ignore_case=ignore_case,
+            gitignore=gitignore,
+            context=context,
+            limit=limit,
+            cursor=cursor,
+        )
 
+    # --- patches ------------------------------------------------------------------------------------------------------
     async def apply_patch(
         self,
         workspace_id: str,
@@ -67,33 +216,23 @@ class Application:
     ) -> OperationAnswer:
         raise NotImplementedError
 
+    # --- commands -----------------------------------------------------------------------------------------------------
     async def exec_command(
         self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
     ) -> ExecDispatched:
-        raise NotImplementedError
+        return await exec_command.exec_command(self._services, workspace_id, command, tty=tty, request_key=request_key)
 
     async def read_process(self, request: api.ReadProcess) -> api.ProcessOutput:
-        raise NotImplementedError
+        return await process_calls.read_process(self._services, request)
 
     async def process_status(self, request: api.QueryProcess) -> api.ProcessStatus:
-        raise NotImplementedError
+        return await process_calls.process_status(self._services, request)
 
     async def write_stdin(self, request: api.WriteStdin) -> api.StdinWritten:
-        raise NotImplementedError
+        return await process_calls.write_stdin(self._services, request)
 
     async def resize_process(self, request: api.ResizeProcess) -> api.ProcessResized:
-        raise NotImplementedError
+        return await process_calls.resize_process(self._services, request)
 
     async def terminate_process(self, request: api.TerminateProcess) -> api.ProcessTerminating:
-        raise NotImplementedError
-
-    async def readiness(self) -> Readiness:
-        raise NotImplementedError
-
-    async def reload(self) -> None:
-        """Reads the registry again. Raises `RegistryRefused` or `AlreadyServed`; the old one then stays in force."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        """Ends the runner and all it runs, closes the store, gives the locks back. Bounded, idempotent."""
-        raise NotImplementedError
+        return await process_calls.terminate_process(self._services, request)
