@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -27,13 +27,15 @@ _SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "
 class Guarded:
     """What no workspace and no mount may hold: (what it is, absolute path), and the homes of people.
 
-    `private`: files and sockets; `data_dir`: the directory that also must not hold a root.
+    `private`: files and sockets; `data_dir`: the directory that also must not hold a root. `program`: where the code of
+    this program lies, which a command that could write it would run outside its sandbox; a mount may show it.
     `sandbox_off_allowed`: False inside the image.
     """
 
     private: tuple[tuple[str, str], ...] = ()
     data_dir: str | None = None
     homes: tuple[str, ...] = ()
+    program: tuple[str, ...] = ()
     sandbox_off_allowed: bool = True
 
 
@@ -111,12 +113,7 @@ def load_registry(path: Path, guarded: Guarded) -> Registry:
     name = str(path)
     kinds: dict[str, EnvironmentKind] = {"host": "host"}
     kinds.update({entry_id: entry.kind for entry_id, entry in file.environments.items()})
-    guarded = Guarded(
-        private=(("this registry", name), *guarded.private),
-        data_dir=guarded.data_dir,
-        homes=guarded.homes,
-        sandbox_off_allowed=guarded.sandbox_off_allowed,
-    )
+    guarded = replace(guarded, private=(("this registry", name), *guarded.private))
     workspaces = {
         workspace_id: _workspace(name, workspace_id, entry, kinds, guarded)
         for workspace_id, entry in file.workspaces.items()
@@ -127,7 +124,7 @@ def load_registry(path: Path, guarded: Guarded) -> Registry:
 
 
 def _places(path: str) -> tuple[str, str]:
-    """Where a guarded name leads, and where the name itself lies: whoever can write the latter can swap a link there."""
+    """Where a guarded name leads, and where the name lies: whoever can write the latter can put a link there."""
     absolute = os.path.abspath(path)
     return os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(absolute)), os.path.basename(absolute))
 
@@ -195,6 +192,9 @@ def _check_root(file: str, key: str, root: str, guarded: Guarded) -> os.stat_res
     for what, path in guarded.private:
         if any(inside(place, root) for place in _places(path)):
             raise refuse(f"{root} holds {what}, {path}", "move that file, or name a narrower root")
+    for program in guarded.program:
+        if inside(os.path.realpath(program), root):
+            raise refuse(f"{root} holds this program's own code, {program}", "register a copy, or install it elsewhere")
     if guarded.data_dir is not None:
         data = os.path.realpath(guarded.data_dir)
         if inside(data, root) or inside(root, data):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import ConfigurationError
+from gateway.registry import Guarded
 
 MAX_RUNNING_PROCESSES = 1024
 """Upper bound of `max_processes`: each takes descriptors and threads of control in the runner. Ours."""
@@ -162,6 +164,24 @@ class Settings(BaseSettings):
                 "name the directory, or set CODESPACE_DATA_DIR",
             )
         return Path(home, ".local", "state", "codespace")
+
+    def guarded(self) -> Guarded:
+        """What no workspace may hold, as far as these settings name it. Raises nothing: a socket or data directory
+        that is not named and has no default is not guarded, and not used either."""
+        private: list[tuple[str, str]] = []
+        if self.token_file is not None:
+            private.append(("the token", str(self.token_file)))
+        data: str | None = None
+        try:
+            private.append(("the MCP socket", str(self.socket_path())))
+        except ConfigurationError:
+            pass
+        try:
+            data = str(self.data_path())
+        except ConfigurationError:
+            pass
+        program = (os.path.dirname(os.path.abspath(__file__)), sys.prefix)
+        return Guarded(private=tuple(private), data_dir=data, homes=home_directories(), program=program)
 
 
 def home_directories() -> tuple[str, ...]:
