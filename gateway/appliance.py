@@ -74,8 +74,14 @@ class Appliance:
         self._metrics = metrics
         self._log = log
         self._stop = asyncio.Event()
+        self.serving = asyncio.Event()
+        """Set once requests are answered."""
         self._reloads: set[asyncio.Task[None]] = set()
         self._reload_turn = asyncio.Lock()
+
+    def stop(self) -> None:
+        """As SIGTERM does. Idempotent."""
+        self._stop.set()
 
     async def serve(self, endpoints: Endpoints) -> None:
         """MCP over HTTP until SIGTERM or SIGINT. SIGHUP reloads the registry."""
@@ -95,6 +101,7 @@ class Appliance:
                         await front.serve_tcp(sock, guarded)
                     addresses = ["{}:{}".format(*sock.getsockname()[:2]) for sock in tcp]
                     self._log.info("ready", socket=str(unix.path), http=addresses, pid=os.getpid())
+                    self.serving.set()
                     try:
                         await self._stop.wait()
                         self._log.info("shutting down")
@@ -117,12 +124,14 @@ class Appliance:
                 serving = asyncio.ensure_future(serve_lines(server.sdk, wire))
                 stopping = asyncio.ensure_future(self._stop.wait())
                 self._log.info("ready", stdio=True, pid=os.getpid())
+                self.serving.set()
                 try:
                     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     serving.cancel()
                     stopping.cancel()
                     await asyncio.wait((serving, stopping))
+                    wire.close()
                 if not serving.cancelled() and (error := serving.exception()) is not None:
                     raise error
         self._log.info("stopped")
@@ -173,7 +182,7 @@ class Appliance:
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
         try:
             yield

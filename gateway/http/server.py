@@ -24,6 +24,8 @@ from gateway.metrics import Metrics
 
 KEEP_ALIVE_S = 300
 """An idle connection is closed after this; agents pause between calls."""
+REFUSED_LINGER_S = 1.0
+"""A refused peer that sends nothing is cut off after this."""
 
 _UCRED = struct.Struct("iII")
 
@@ -52,7 +54,7 @@ class PeerRule:
 
 
 class UnixHttpProtocol(HttpToolsProtocol):
-    """HTTP for allowed peers; any other gets one 403 and no parser."""
+    """HTTP for allowed peers; any other gets one 403, and what it sends is not looked at."""
 
     def __init__(self, rule: PeerRule, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {})
@@ -72,10 +74,13 @@ class UnixHttpProtocol(HttpToolsProtocol):
         body = json.dumps({"error": {"reason": "peer", "message": text}}).encode()
         head = f"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
-        transport.close()
+        # Closing at once would break the client's own sending before it reads why.
+        self.loop.call_later(REFUSED_LINGER_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if not self._refused:
+        if self._refused:
+            self.transport.close()
+        else:
             super().data_received(data)
 
 

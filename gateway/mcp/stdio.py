@@ -29,8 +29,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class LineWire:
-    """Lines in and lines out over two descriptors, with back-pressure both ways. Owns neither descriptor's thread end:
-    both threads are daemons and end with the process."""
+    """Lines in and lines out over two descriptors, with back-pressure both ways. Owns neither descriptor."""
 
     def __init__(self, read_fd: int, write_fd: int, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._read_fd = read_fd
@@ -38,7 +37,7 @@ class LineWire:
         self._max = max_line_bytes
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
-        self._outgoing: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read_all, name="stdin", daemon=True).start()
         threading.Thread(target=self._write_all, name="stdout", daemon=True).start()
 
@@ -56,8 +55,8 @@ class LineWire:
                 return
 
     def _write_all(self) -> None:
-        while True:
-            data, done = self._outgoing.get()
+        while (item := self._outgoing.get()) is not None:
+            data, done = item
             error: OSError | None = None
             try:
                 view = memoryview(data)
@@ -94,6 +93,11 @@ class LineWire:
             yield None
         elif buffer:
             yield bytes(buffer)
+
+    def close(self) -> None:
+        """Lets the writing thread end once it has written what it has. The reading one ends with the input, or with
+        the process. Idempotent."""
+        self._outgoing.put(None)
 
     async def send(self, line: bytes) -> None:
         """Returns once the operating system has all of it. Raises `OSError` when the reader is gone."""
