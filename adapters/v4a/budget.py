@@ -16,7 +16,8 @@ from adapters.v4a.errors import TooCostly
 class Limits:
     """`max_patch_bytes`: of the text as UTF-8. `max_files`: distinct names in one patch. `max_file_bytes`: of one
     file that is updated. `max_content_bytes`: of all files updated or written, old and new together. `max_lines`: of
-    one such file. `max_steps`: of matching and rewriting in all."""
+    one such file. `max_steps`: of matching and rewriting in all. `max_name_bytes`: of all names in the patch and in the
+    expected versions. `max_warning_bytes`: of all warnings as JSON, about; an answer must fit into a frame."""
 
     max_patch_bytes: int = 4 * 1024 * 1024
     max_files: int = 2_000
@@ -24,6 +25,8 @@ class Limits:
     max_content_bytes: int = 64 * 1024 * 1024
     max_lines: int = 8_000_000
     max_steps: int = 150_000_000
+    max_name_bytes: int = 1024 * 1024
+    max_warning_bytes: int = 2 * 1024 * 1024
 
 
 class Budget:
@@ -33,6 +36,7 @@ class Budget:
         self.limits = limits
         self._steps = limits.max_steps
         self._content_bytes = limits.max_content_bytes
+        self._warning_bytes = limits.max_warning_bytes
 
     def spend(self, steps: int) -> None:
         """Takes `steps` from what is left. Raises `TooCostly`."""
@@ -46,6 +50,12 @@ class Budget:
         if self._content_bytes < 0:
             limit = self.limits.max_content_bytes
             raise TooCostly("max_content_bytes", limit, "the files it changes are too large together")
+
+    def warn(self, size_bytes: int) -> None:
+        """Counts a warning. Raises `TooCostly`."""
+        self._warning_bytes -= size_bytes
+        if self._warning_bytes < 0:
+            raise TooCostly("max_warning_bytes", self.limits.max_warning_bytes, "too many places are uncertain")
 
     def spend_search(self, lines: int, block: int) -> None:
         """One search of `block` lines within `lines` lines.

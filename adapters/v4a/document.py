@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
+from itertools import accumulate
 
 from adapters.v4a.budget import Budget
 from adapters.v4a.errors import TooCostly
@@ -117,7 +117,7 @@ class LineTables:
         """Lines of the patch as characters of table `index`. They must be among those the tables were made for."""
         self.table(index)
         chars = self._chars[index]
-        self.document.budget.spend(5 * len(lines))
+        self.document.budget.spend(100 + 5 * len(lines))
         return "".join([chars[key] for key in PASSES[index][1](lines)])
 
     def find(self, index: int, block: str, start: int, stop: int) -> int:
@@ -129,24 +129,40 @@ class LineTables:
         budget, table, positions = self.document.budget, self._tables[index], self._positions[index]
         if stop - start < len(block):
             return -1
-        budget.spend(100 + 5 * len(block))
-        rarest = min(set(block), key=lambda char: len(positions.get(char, ())))
+        budget.spend(200 + 5 * len(block))
+        rarest = block if len(block) == 1 else min(set(block), key=lambda char: len(positions.get(char, ())))
         places = positions.get(rarest)
         if places is None:
             return -1
         into = block.index(rarest)
         nth = bisect_left(places, start + into)
+        if len(block) == 1:
+            return places[nth] if nth < len(places) and places[nth] < stop else -1
         if len(places) - nth > max(16, (stop - start) // 16):
             hit = table.find(block, start, stop)
             budget.spend_search((hit if hit >= 0 else stop) - start, len(block))
             return hit
-        for place in islice(places, nth, None):
-            if place - into + len(block) > stop:
+        for candidate in range(nth, len(places)):
+            first = places[candidate] - into
+            if first + len(block) > stop:
                 return -1
-            budget.spend(10 + len(block) // 16)
-            if table.startswith(block, place - into):
-                return place - into
+            budget.spend(20 + len(block) // 16)
+            if table.startswith(block, first):
+                return first
         return -1
+
+    def find_all(self, index: int, block: str, start: int, count: int) -> list[int]:
+        """The first `count` lines from `start` on where the encoded `block` stands by pass `index`."""
+        if len(block) == 1:
+            self.document.budget.spend(50)
+            places = self._positions[index].get(block, array("I"))
+            first = bisect_left(places, start)
+            return places[first : first + count].tolist()
+        found: list[int] = []
+        while len(found) < count and (line := self.find(index, block, start, self.document.lines)) >= 0:
+            found.append(line)
+            start = line + 1
+        return found
 
     def _build(self, index: int) -> None:
         document, keys_of = self.document, PASSES[index][1]

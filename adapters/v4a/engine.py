@@ -91,6 +91,8 @@ def plan(
     patch = parse(text, limits)
     names = _clean_names(patch, limits)
     expected = {clean_path(path): version for path, version in (expected_versions or {}).items()}
+    if sum(map(len, names)) + sum(map(len, expected)) > limits.max_name_bytes:
+        raise TooCostly("max_name_bytes", limits.max_name_bytes, "the names of its files are too long together")
     for path in names:
         _refuse_protected(path, protect)
     for path in [*names, *expected]:

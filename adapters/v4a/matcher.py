@@ -58,6 +58,12 @@ class Block:
             start = 1
         return self._tables.find(index, self.encoded(index), start, stop)
 
+    def find_all(self, index: int, first: int, count: int) -> Iterator[int]:
+        """`first`, where the block was found, and where else it stands below, counted from 1; at most `count`."""
+        yield first + 1
+        for line in self._tables.find_all(index, self.encoded(index), first + 1, count - 1):
+            yield line + 1
+
     def encoded(self, index: int) -> str:
         if index not in self._encoded:
             self._encoded[index] = self._tables.encode(index, self.lines)
@@ -88,6 +94,7 @@ class Matcher:
         if document.bom:
             wanted += [line[1:] for line in wanted if line.startswith(BOM)]
         self.tables = LineTables(document, wanted)
+        self._single: dict[str, Block] = {}
         self.cursor = 0
         self.warnings: list[dict[str, Any]] = []
 
@@ -102,18 +109,22 @@ class Matcher:
         return runs
 
     def block(self, lines: list[str]) -> Block:
-        """Lines of this section as something to search for."""
-        return Block(self.tables, lines)
+        """Lines of this section as something to search for. One for each header, however often it is repeated."""
+        if len(lines) != 1:
+            return Block(self.tables, lines)
+        if lines[0] not in self._single:
+            self._single[lines[0]] = Block(self.tables, lines)
+        return self._single[lines[0]]
 
     # --- placing ------------------------------------------------------------------------------------------------------
     def _place(self, chunk: Chunk, number: int) -> Placement:
         old = chunk.old()
-        headers = [Block(self.tables, [header]) for header in chunk.headers]
-        found = self._attempt(chunk, number, headers, Block(self.tables, old), retried=False)
+        headers = [self.block([header]) for header in chunk.headers]
+        found = self._attempt(chunk, number, headers, self.block(old), retried=False)
         if found is None and old and old[-1] == "":
             # Upstream's leniency: an empty line between two sections reads as context.
             chunk = chunk.without_trailing_blank()
-            found = self._attempt(chunk, number, headers, Block(self.tables, old[:-1]), retried=True)
+            found = self._attempt(chunk, number, headers, self.block(old[:-1]), retried=True)
         if found is None:
             raise lines_not_found(self, old, number, self._path)
         return found
@@ -217,6 +228,8 @@ class Matcher:
                 others.append(line)
                 if len(others) == MAX_OTHER_LINES:
                     break
+        if loosest or others:
+            self.document.budget.warn(100 + len(self._path) + 10 * len(others))
         if others:
             self.warnings.append({"kind": "ambiguous_match", **where, "other_lines": sorted(others)})
 
@@ -225,13 +238,10 @@ class Matcher:
         chunk, lines = found.chunk, self.document.lines
         if chunk.end_of_file or (found.old is None and not found.headers):
             return
-        old = Block(self.tables, chunk.old())
+        old = self.block(chunk.old())
         if not found.headers:
             assert found.old is not None
-            line = self.cursor
-            while (line := old.find(found.old.index, line, lines)) >= 0:
-                yield line + 1
-                line += 1
+            yield from old.find_all(found.old.index, found.old.line, MAX_OTHER_LINES + 1)
             return
         blocks = [self.block([text]) for text in chunk.headers]
         headers = [(block, hit.index) for block, hit in zip(blocks, found.headers, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from adapters.v4a.document import Document
 from adapters.v4a.matcher import Run
@@ -17,7 +17,7 @@ def rewrite(document: Document, runs: Sequence[Run]) -> bytes:
     if not runs:
         return document.data
     ordered = sorted(runs, key=lambda run: run.place)
-    wanted = sorted({line for run in ordered for line in range(max(run.place - 1, 0), run.place + run.old + 1)})
+    wanted = sorted({line for run in ordered for line in _boundaries(run)})
     offsets = document.offsets(wanted)
     body = document.body
 
@@ -46,8 +46,20 @@ def rewrite(document: Document, runs: Sequence[Run]) -> bytes:
     return (BOM.encode() if document.bom else b"") + b"".join(parts)
 
 
+def _boundaries(run: Run) -> Iterator[int]:
+    """The lines whose offsets decide where the run goes and how its new lines end."""
+    yield run.place
+    yield run.place + run.old
+    if run.new:
+        yield max(run.place - 1, 0)
+        yield from range(run.place, run.place + min(run.old, len(run.new)) + 1)
+        yield max(run.place + run.old - 1, 0)
+
+
 def _new_lines(run: Run, ending: Callable[[int], bytes], document: Document, *, at_top: bool) -> list[bytes]:
     """The k-th new line ends like the k-th old one, further ones like the last; without, like the line above."""
+    if not run.new:
+        return []
     if run.old:
         endings = [ending(line) for line in range(run.place, run.place + min(run.old, len(run.new)))]
         further = ending(run.place + run.old - 1)

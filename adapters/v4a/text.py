@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import groupby
 
 BOM = "\ufeff"
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -103,8 +104,13 @@ def nfc(text: str) -> str:
 
 
 def _ordered(run: re.Match[str]) -> str:
-    marks = "".join([unicodedata.normalize("NFD", mark) for mark in run.group()])
-    return "".join(sorted(marks, key=unicodedata.combining))
+    marks = run.group()
+    by_class: dict[int, list[str]] = {}
+    for start in range(0, len(marks), _PIECE_CHARS):
+        piece = "".join([unicodedata.normalize("NFD", mark) for mark in marks[start : start + _PIECE_CHARS]])
+        for mark_class, group in groupby(sorted(piece, key=unicodedata.combining), key=unicodedata.combining):
+            by_class.setdefault(mark_class, []).append("".join(group))
+    return "".join(["".join(by_class[mark_class]) for mark_class in sorted(by_class)])
 
 
 @cache
