@@ -18,10 +18,12 @@ import sys
 
 import uvloop
 
+from adapters.container.backend import ContainerBackend
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
 from runner.log import JsonLines, Log
 from runner.service import RunnerService
 from runner.worker import serve
+from runner.workspace import Environment
 
 EXIT_BOUND_S = 8
 """From the end of the connection to the end of the process, whatever hangs: then the kernel ends it, and its death
@@ -35,13 +37,22 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
     Used here and by the gateway's `--runner in-process`. Needs a running event loop.
     """
     return RunnerService(
-        filesystem=OpenatFileSystem(),
-        search=None,
-        patch_engine=None,
-        launcher=None,
+        environments={"host": Environment(filesystem=OpenatFileSystem()), "linux-container": container()},
         watch=None,
         max_processes=max_processes,
         log=log,
+    )
+
+
+def container() -> Environment:
+    """The environment whose backend is absent: it answers every request with that."""
+    backend = ContainerBackend()
+    return Environment(
+        filesystem=backend.filesystem,
+        search=backend.search,
+        patch_engine=backend.patch_engine,
+        launcher=backend.launcher,
+        support=backend.support,
     )
 
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from runner.api import FileContent, FindFiles, FindPage, GrepFiles, GrepPage, ReadFile
-from runner.ports import ContentSearch, FileSystem
+from runner.ports import FileSystem
 from runner.watch import WatchHints
-from runner.workspace import require_environment, unavailable
+from runner.workspace import Environment, unavailable
 
 FILE_THREADS = 4
 """Hashing and walks run here, so that no large file delays output."""
@@ -23,50 +23,40 @@ _Result = TypeVar("_Result")
 
 
 class Files:
-    """`filesystem` or `search` None: this runner has none, and says so on each request."""
+    """One pool for all environments. `watch` is told of each workspace that was read."""
 
-    def __init__(self, filesystem: FileSystem | None, search: ContentSearch | None, watch: WatchHints) -> None:
-        self._filesystem, self._search, self._watch = filesystem, search, watch
+    def __init__(self, watch: WatchHints) -> None:
+        self._watch = watch
         self._pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="runner-files")
 
-    @property
-    def read_available(self) -> bool:
-        return self._filesystem is not None
-
-    @property
-    def grep_available(self) -> bool:
-        return self._search is not None and self._search.available
-
-    async def read_file(self, request: ReadFile) -> FileContent:
-        require_environment(request.workspace)
-        if self._filesystem is None:
-            raise unavailable("file access", "the runner was joined without a file system")
+    async def read_file(self, environment: Environment, request: ReadFile) -> FileContent:
+        content = await self._in_pool(_filesystem(environment).read_file, request)
         self._watch.touch(request.workspace)
-        return await self._in_pool(self._filesystem.read_file, request)
+        return content
 
-    async def find_files(self, request: FindFiles) -> FindPage:
-        require_environment(request.workspace)
-        if self._filesystem is None:
-            raise unavailable("file access", "the runner was joined without a file system")
+    async def find_files(self, environment: Environment, request: FindFiles) -> FindPage:
+        page = await self._in_pool(_filesystem(environment).find_files, request)
         self._watch.touch(request.workspace)
-        return await self._in_pool(self._filesystem.find_files, request)
+        return page
 
-    async def grep_files(self, request: GrepFiles) -> GrepPage:
-        require_environment(request.workspace)
-        if self._search is None or not self._search.available:
+    async def grep_files(self, environment: Environment, request: GrepFiles) -> GrepPage:
+        if environment.search is None:
             raise unavailable("grep", "install ripgrep (the program rg) beside the runner or on its PATH")
+        page = await environment.search.grep_files(request)
         self._watch.touch(request.workspace)
-        return await self._search.grep_files(request)
+        return page
 
     async def close(self) -> None:
         """Waits for the threads: each request they run is bounded by its adapter. Idempotent."""
-        if self._search is not None:
-            await self._search.close()
         # shutdown() waits for the threads, so it waits on a thread of its own, not on the loop.
         await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
-        if self._filesystem is not None:
-            self._filesystem.close()
 
     async def _in_pool(self, call: Callable[[_Request], _Result], request: _Request) -> _Result:
         """A cancelled request that still waits for a thread never runs; one that runs is left to its end."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, request)
+
+
+def _filesystem(environment: Environment) -> FileSystem:
+    if environment.filesystem is None:
+        raise unavailable("file access", "the runner was joined without a file system")
+    return environment.filesystem

@@ -173,7 +173,8 @@ class ManagedProcess(Protocol):
 class SandboxLauncher(Protocol):
     """Starts commands in the sandbox their terms ask for.
 
-    Raises from `launch`: `LaunchFailed`, `SandboxUnavailable`, `LaunchUncertain`.
+    Raises from `launch`: `LaunchFailed`, `SandboxUnavailable`, `LaunchUncertain`; `RunnerError` where the environment
+    as a whole is missing, so that nothing was tried.
     """
 
     async def start(self) -> None: ...

@@ -45,19 +45,20 @@ from runner.api import (
     StdinWritten,
     TerminateProcess,
     TerminateWorkspace,
+    WorkspaceRef,
     WorkspaceTerminated,
     WriteStdin,
     check_argv,
 )
 from runner.files import Files
 from runner.log import Log
-from runner.ports import ContentSearch, FileSystem, PatchEngine, SandboxLauncher, WatchBackend
+from runner.ports import PatchEngine, WatchBackend
 from runner.processes.output import READ_BYTES
 from runner.processes.process import Process
 from runner.processes.start import start
 from runner.processes.table import ProcessTable
 from runner.watch import WatchHints
-from runner.workspace import require_environment, unavailable
+from runner.workspace import Environment, Environments, environment_of, unavailable
 
 CLOSE_BOUND_S = 4.0
 """A killed command that is not reaped within this is reported in the log and left to the death of this process."""
@@ -65,7 +66,8 @@ TERMINATE_WORKSPACE_BOUND_S = 10.0
 
 
 class RunnerService:
-    """One runner instance. A port that is None is a part this runner lacks: `describe` says so, requests are refused.
+    """One runner instance. An environment or a port that is missing is a part this runner lacks: `describe` says so,
+    requests are refused.
 
     `clock`: seconds, monotonic, for the age of finished handles. Use it on one event loop.
     """
@@ -73,19 +75,16 @@ class RunnerService:
     def __init__(
         self,
         *,
-        filesystem: FileSystem | None,
-        search: ContentSearch | None,
-        patch_engine: PatchEngine | None,
-        launcher: SandboxLauncher | None,
+        environments: Environments,
         watch: WatchBackend | None,
         max_processes: int,
         log: Log,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runner_instance_id = f"runner_{secrets.token_hex(12)}"
-        self._patches, self._launcher, self._log = patch_engine, launcher, log
+        self._environments, self._log = environments, log
         self._watch = WatchHints(watch, log)
-        self._files = Files(filesystem, search, self._watch)
+        self._files = Files(self._watch)
         self._table = ProcessTable(max_running=max_processes, clock=clock)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._listeners: list[EventListener] = []
@@ -97,68 +96,70 @@ class RunnerService:
 
         A machine that cannot sandbox is no reason to refuse reads: the launcher then says so on each request.
         """
-        if self._launcher is not None:
-            await self._launcher.start()
+        for environment in self._environments.values():
+            if environment.launcher is not None:
+                await environment.launcher.start()
 
     # --- describe ---------------------------------------------------------------------------------------------------
     async def describe(self, request: Describe) -> RunnerDescription:
-        terms = request.terms
-        kind = terms.environment if terms is not None else "host"
-        here = kind == "host"
-        patch_available = here and self._patches is not None and self._patches.available
+        kind = request.terms.environment if request.terms is not None else "host"
+        environment = self._environments.get(kind, Environment())
         isolation = _NO_ISOLATION
-        if here and self._launcher is not None:
-            isolation = await self._launcher.report(terms)
+        if environment.launcher is not None:
+            isolation = await environment.launcher.report(request.terms)
+        support = environment.support or EnvironmentSupport(
+            kind=kind,
+            exec_supported=isolation.available,
+            file_read_supported=environment.filesystem is not None,
+            file_write_supported=environment.patch_available,
+        )
         return RunnerDescription(
             runner_instance_id=self.runner_instance_id,
-            environment=EnvironmentSupport(
-                kind=kind,
-                exec_supported=isolation.available,
-                file_read_supported=here and self._files.read_available,
-                file_write_supported=patch_available,
-            ),
+            environment=support,
             isolation=isolation,
-            grep_available=here and self._files.grep_available,
-            patch_available=patch_available,
+            grep_available=environment.grep_available,
+            patch_available=environment.patch_available,
         )
 
     # --- files and patches ------------------------------------------------------------------------------------------
     async def read_file(self, request: ReadFile) -> FileContent:
-        return await self._files.read_file(request)
+        return await self._files.read_file(self._environment(request.workspace), request)
 
     async def find_files(self, request: FindFiles) -> FindPage:
-        return await self._files.find_files(request)
+        return await self._files.find_files(self._environment(request.workspace), request)
 
     async def grep_files(self, request: GrepFiles) -> GrepPage:
-        return await self._files.grep_files(request)
+        return await self._files.grep_files(self._environment(request.workspace), request)
 
     async def apply_patch(self, request: ApplyPatch) -> PatchApplied:
-        require_environment(request.workspace)
-        engine = self._require_patches()
+        applied = await self._patches(request.workspace).apply_patch(request)
         self._watch.touch(request.workspace)
-        return await engine.apply_patch(request)
+        return applied
 
     async def recover_patches(self, request: RecoverPatches) -> RecoveredPatches:
-        require_environment(request.workspace)
-        return await self._require_patches().recover_patches(request)
+        return await self._patches(request.workspace).recover_patches(request)
 
-    def _require_patches(self) -> PatchEngine:
-        if self._patches is None or not self._patches.available:
-            raise unavailable("patching", "its helper program is missing or cannot run here; the log says why")
-        return self._patches
+    def _environment(self, workspace: WorkspaceRef) -> Environment:
+        return environment_of(self._environments, workspace)
+
+    def _patches(self, workspace: WorkspaceRef) -> PatchEngine:
+        engine = self._environment(workspace).patch_engine
+        if engine is None:
+            raise unavailable("patching", "the runner was joined without a patch helper")
+        return engine
 
     # --- processes --------------------------------------------------------------------------------------------------
     async def start_process(self, request: StartProcess) -> ProcessStarted:
-        require_environment(request.terms)
+        launcher = self._environment(request.terms).launcher
         check_argv(request.argv)
-        if self._launcher is None:
+        if launcher is None:
             raise unavailable("running commands", "the runner was joined without a launcher")
         if self._closing is not None:
             raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the runner is shutting down; nothing was started")
         process = Process(request, scratch=self._scratch, on_exit=self._on_exit, log=self._log)
         self._table.add(process)
         # A launch runs to its end whoever stops waiting for it: half of one would be nobody's.
-        launch = asyncio.create_task(start(self._launcher, self._table, process, request, self._log))
+        launch = asyncio.create_task(start(launcher, self._table, process, request, self._log))
         self._launches.add(launch)
         launch.add_done_callback(self._launch_done)
         return await asyncio.shield(launch)
@@ -235,10 +236,8 @@ class RunnerService:
         self._table.close()
         await self._watch.close()
         await self._files.close()
-        if self._patches is not None:
-            await self._patches.close()
-        if self._launcher is not None:
-            await self._launcher.close()
+        for environment in self._environments.values():
+            await environment.close()
 
     def _on_exit(self, event: ProcessExited) -> None:
         self._table.finished(event.process_id)

@@ -24,8 +24,9 @@ async def start(
     """Starts `process`, which is in `table`. Not safe to cancel: shield it.
 
     Raises `RunnerError` PROCESS_SPAWN_FAILED {stage, errno} or SANDBOX_UNAVAILABLE {feature, errno, remedy}: proved
-    that nothing started, and the id is free again. INTERNAL {uncertain: true}: it may have started; the id stays a
-    handle that says `running` until it is proved gone, then `unknown`.
+    that nothing started, and the id is free again; so is it after what the launcher raises as `RunnerError`. INTERNAL
+    {uncertain: true}: it may have started; the id stays a handle that says `running` until it is proved gone, then
+    `unknown`.
     """
     launch = LaunchRequest(
         process_id=request.process_id,
@@ -35,6 +36,9 @@ async def start(
     )
     try:
         managed = await launcher.launch(launch)
+    except RunnerError:
+        table.remove(request.process_id)
+        raise
     except LaunchFailed as failure:
         table.remove(request.process_id)
         raise _spawn_failed(failure) from failure

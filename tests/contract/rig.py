@@ -17,6 +17,7 @@ from typing import Any
 
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
 from gateway.runner_client import UdsRunner
+from runner.__main__ import container
 from runner.api import (
     Limits,
     ListProcesses,
@@ -35,6 +36,7 @@ from runner.api import (
 from runner.log import Level
 from runner.ports import SandboxLauncher
 from runner.service import RunnerService
+from runner.workspace import Environment
 from tests.fakes.worker_host import hosted_worker
 
 WAIT_MS = 5_000
@@ -154,10 +156,10 @@ class Rig:
 def make_service(launcher: SandboxLauncher, *, max_processes: int = 8, **more: Any) -> RunnerService:
     """A service on real files and `launcher`, without what a test of processes does not need."""
     options: dict[str, Any] = {
-        "filesystem": OpenatFileSystem(),
-        "search": None,
-        "patch_engine": None,
-        "launcher": launcher,
+        "environments": {
+            "host": Environment(filesystem=OpenatFileSystem(), launcher=launcher),
+            "linux-container": container(),
+        },
         "watch": None,
         "max_processes": max_processes,
         "log": RecordingLog(),

@@ -11,9 +11,11 @@ import signal
 import sys
 
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
+from runner.__main__ import container
 from runner.log import JsonLines
 from runner.service import RunnerService
 from runner.worker import serve
+from runner.workspace import Environment
 from tests.fakes.launcher import FakeLauncher
 
 
@@ -22,10 +24,10 @@ async def run(socket_path: str, max_processes: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     log = JsonLines()
     service = RunnerService(
-        filesystem=OpenatFileSystem(),
-        search=None,
-        patch_engine=None,
-        launcher=FakeLauncher(),
+        environments={
+            "host": Environment(filesystem=OpenatFileSystem(), launcher=FakeLauncher()),
+            "linux-container": container(),
+        },
         watch=None,
         max_processes=max_processes,
         log=log,

@@ -1,0 +1,45 @@
+"""Reads and finds through the runner, while commands run (FS-1); the rules of paths are the adapter's tests."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from runner.api import ErrorCode, FindFiles, ReadFile, RunnerError
+from tests.contract.rig import Rig
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.covers("FS-1", "FS-3")
+async def test_a_file_a_command_wrote_is_read_while_the_command_still_runs(rig: Rig) -> None:
+    process_id = await rig.sh("printf 'héllo' > made.txt; echo ready; exec sleep 86400")
+    await rig.until(process_id, "ready")
+    got = await rig.runner.read_file(ReadFile(workspace=rig.ref(), path="made.txt"))
+    assert (got.content, got.encoding, got.size) == ("héllo", "utf-8", 6)
+    assert got.version == "sha256:" + hashlib.sha256("héllo".encode()).hexdigest()
+    assert (await rig.status(process_id)).state == "running"
+
+
+@pytest.mark.covers("FS-4", "FS-1")
+async def test_a_find_sees_what_a_running_command_made(rig: Rig) -> None:
+    process_id = await rig.sh("mkdir -p found; : > found/b; : > found/a; echo ready; exec sleep 86400")
+    await rig.until(process_id, "ready")
+    page = await rig.runner.find_files(FindFiles(workspace=rig.ref(), pattern="found/*"))
+    assert [match.path for match in page.matches] == ["found/a", "found/b"]
+
+
+@pytest.mark.covers("FS-2")
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("../x", ErrorCode.PATH_ESCAPE),
+        ("/etc/passwd", ErrorCode.PATH_ESCAPE),
+        ("nowhere", ErrorCode.FILE_NOT_FOUND),
+    ],
+)
+async def test_the_adapter_s_refusal_arrives_with_its_code(rig: Rig, path: str, code: ErrorCode) -> None:
+    with pytest.raises(RunnerError) as caught:
+        await rig.runner.read_file(ReadFile(workspace=rig.ref(), path=path))
+    assert caught.value.code is code
