@@ -72,21 +72,18 @@ def command_line(parts: Parts) -> typer.Typer:
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode=None,
-        no_args_is_help=True,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
         help="Runs an agent's commands and patches in registered workspaces, inside a sandbox, over MCP.",
     )
-    registry_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Looks at registry files.")
+    registry_app = typer.Typer(rich_markup_mode=None, help="Look at registry files.")
 
-    @app.callback(invoke_without_command=True)
+    @app.callback()
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+        ] = False,
     ) -> None:
-        if version:
-            from gateway.version import version as installed
-
-            print(f"codespace {installed()}")
-            raise typer.Exit
+        pass
 
     @app.command()
     def serve(
@@ -127,14 +124,17 @@ def command_line(parts: Parts) -> typer.Typer:
 
     @app.command()
     def stdio(registry: Registry = None, data_dir: DataDir = None, runner: Runner = None) -> int:
-        """Serve MCP on standard input and output; end of input shuts it down."""
+        """Serve MCP on standard input and output.
+
+        The end of input shuts it down, with everything that it runs.
+        """
         from gateway.cli.serve import stdio as run
 
         return run(parts, registry=registry, data_dir=data_dir, runner=runner)
 
     @app.command()
     def connect(socket: Socket = None) -> int:
-        """Bridge standard input and output to a running appliance's socket.
+        """Bridge standard input and output to an appliance.
 
         For MCP hosts that only start programs, e.g. docker exec -i NAME codespace connect.
         """
@@ -150,9 +150,9 @@ def command_line(parts: Parts) -> typer.Typer:
         ] = "{}",
         socket: Socket = None,
     ) -> int:
-        """Call one tool of a running appliance and print the structured result as JSON.
+        """Call one tool of a running appliance.
 
-        A tool error is printed too and exits 1.
+        Prints the structured result as JSON. A tool error is printed too and exits 1.
         """
         from gateway.cli.call import call as run
 
@@ -161,7 +161,7 @@ def command_line(parts: Parts) -> typer.Typer:
     @app.command("exec")
     def exec_(
         workspace: Annotated[str, typer.Argument(metavar="WORKSPACE", help="A workspace of the registry.")],
-        argv: Annotated[list[str], typer.Argument(metavar="-- ARGV...", help="The command and its arguments.")],
+        argv: Annotated[list[str], typer.Argument(metavar="ARGV", help="The command and its arguments.")],
         registry: Registry = None,
         tty: Annotated[bool, typer.Option("--tty", help="Give the command a terminal.")] = False,
     ) -> int:
@@ -195,6 +195,14 @@ def command_line(parts: Parts) -> typer.Typer:
 
     app.add_typer(registry_app, name="registry")
     return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gateway.version import version
+
+        print(f"codespace {version()}")
+        raise typer.Exit
 
 
 def _socket_path(given: Path | None) -> Path:

@@ -38,7 +38,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "codespace"
-        say_error(f"bad usage: {error.format_message()}: see {path} --help")
+        say_error(f"bad usage: {error.format_message().rstrip('.')}: see {path} --help")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         return 130
