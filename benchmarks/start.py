@@ -1,0 +1,174 @@
+"""A command's start: unsandboxed posix_spawn, `bwrap --unshare-all` with the same mounts, and ours.
+
+Two tables. To the first instruction of the command: a static program writes the clock as its first act. To the observed
+exit: until the starter has reaped it. Ours goes through the launcher, event loop included, with the helper running and
+no prepared sandbox. bubblewrap gets the mount list of our own plan, no system call filter and no limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.linux_sandbox import host, plan
+from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from benchmarks.measure import Bound, Contender, Options, Table, interleave
+from runner.api import WorkspaceTerms
+from runner.ports import LaunchRequest, ManagedProcess
+
+TITLE = "start of a command"
+SAMPLES = 300
+CLOCK_PROGRAM = """
+#include <time.h>
+#include <unistd.h>
+int main(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+    return write(1, &ns, sizeof ns) == sizeof ns ? 0 : 1;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds from the request to start."""
+
+    first_instruction: float
+    exit: float
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A directory with the clock program in it."""
+    base = Path(tempfile.mkdtemp(prefix="codespace-bench-", dir="/var/tmp"))
+    try:
+        (base / "clock.c").write_text(CLOCK_PROGRAM)
+        subprocess.run(["gcc", "-O1", "-static", "-o", base / "clock", base / "clock.c"], check=True, timeout=60)
+        yield base
+    finally:
+        shutil.rmtree(base)
+
+
+def bubblewrap_argv(terms: WorkspaceTerms, made: Path) -> list[str]:
+    """The plan of ours as bubblewrap's options; `made` holds the files that we write by ourselves."""
+    owner = os.stat(terms.root)
+    ours = plan.build_plan(terms, host.look_up(), plan.Owner(owner.st_uid, owner.st_gid), plan.Abilities())
+    argv = [
+        "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+    ]
+    for mount in ours.mounts:
+        if mount.kind == "tmpfs":
+            argv += ["--tmpfs", mount.target]
+        else:
+            argv += ["--bind" if mount.kind == "workspace" else "--ro-bind", mount.source, mount.target]
+    for path, target in ours.links:
+        if not terms.root.startswith(f"{path}/"):
+            argv += ["--symlink", target, path]
+    for number, (path, text) in enumerate(ours.files):
+        (made / str(number)).write_text(text)
+        argv += ["--ro-bind", str(made / str(number)), path]
+    for name, value in ours.env:
+        argv += ["--setenv", name, value]
+    return [*argv, "--chdir", terms.root, "--"]
+
+
+def spawned(argv: list[str]) -> Times:
+    """One start by posix_spawn."""
+    read, write = os.pipe()
+    began = time.monotonic_ns()
+    pid = os.posix_spawn(
+        shutil.which(argv[0]) or argv[0], argv, {}, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)], setsid=True
+    )
+    os.close(write)
+    said = os.read(read, 8)
+    _, status = os.waitpid(pid, 0)
+    ended = time.monotonic_ns()
+    os.close(read)
+    return _times(argv[0], began, said, ended, os.waitstatus_to_exitcode(status))
+
+
+def _times(name: str, began: int, said: bytes, ended: int, code: int | None) -> Times:
+    if code != 0 or len(said) != 8:
+        raise RuntimeError(f"{name}: ended with {code} after {len(said)} bytes")
+    return Times((struct.unpack("q", said)[0] - began) / 1e6, (ended - began) / 1e6)
+
+
+async def _read(process: ManagedProcess) -> bytes:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(process.output_fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(process.output_fd)
+    return os.read(process.output_fd, 8)
+
+
+async def launched(launcher: LinuxSandboxLauncher, terms: WorkspaceTerms, argv: tuple[str, ...]) -> Times:
+    """One start through the launcher."""
+    began = time.monotonic_ns()
+    process = await launcher.launch(LaunchRequest("proc_bench", terms, argv, None))
+    said = await _read(process)
+    done = await process.wait()
+    ended = time.monotonic_ns()
+    process.close()
+    return _times("ours", began, said, ended, done.command_code)
+
+
+async def measure(options: Options) -> list[Table]:
+    missing = [name for name in ("gcc", "bwrap") if shutil.which(name) is None]
+    if missing:
+        raise RuntimeError(f"start: {' and '.join(missing)} not installed: install gcc and bubblewrap")
+    exits: dict[str, list[float]] = {}
+    with workspace() as place, tempfile.TemporaryDirectory(prefix="codespace-bench-") as made:
+        terms = WorkspaceTerms(workspace_id="bench", root=str(place))
+        clock = str(place / "clock")
+        wrapped = [*bubblewrap_argv(terms, Path(made)), clock]
+        launcher = LinuxSandboxLauncher()
+        await launcher.start()
+
+        def kept(name: str, times: Times) -> float:
+            exits.setdefault(name, []).append(times.exit)
+            return times.first_instruction
+
+        async def bare() -> float:
+            return kept("posix_spawn", spawned([clock]))
+
+        async def bubblewrap() -> float:
+            return kept("bwrap", spawned(wrapped))
+
+        async def ours() -> float:
+            return kept("ours", await launched(launcher, terms, (clock,)))
+
+        contenders = [Contender("posix_spawn", bare), Contender("bwrap", bubblewrap), Contender("ours", ours)]
+        count = options.samples(SAMPLES)
+        try:
+            first = await interleave(contenders, count)
+        finally:
+            await launcher.close()
+    bounds = [Bound("ours", "bwrap", 1.2), Bound("ours", "posix_spawn")]
+    notes = {"mounts": len(terms.mounts_read_only) + wrapped.count("--ro-bind") + wrapped.count("--tmpfs")}
+    return [
+        Table("request to first instruction of the command", "ms", first, bounds, notes),
+        Table(
+            "request to observed exit", "ms", {name: values[-count:] for name, values in exits.items()}, bounds, notes
+        ),
+    ]
