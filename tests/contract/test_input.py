@@ -88,8 +88,9 @@ async def test_writing_to_a_command_that_closed_its_input_is_refused(rig: Rig) -
 
 @pytest.mark.covers("PROC-9")
 async def test_terminate_wakes_a_write_that_waits(rig: Rig) -> None:
-    process_id = await rig.start("/bin/sleep", "86400")
-    writing = asyncio.create_task(rig.write(process_id, "x" * 1_000_000))
+    process_id = await rig.sh("read first; echo begun; exec sleep 86400")
+    writing = asyncio.create_task(rig.write(process_id, "first\n" + "x" * 1_000_000))
+    await rig.until(process_id, "begun")
     await rig.terminate(process_id)
     assert await writing < 1_000_000
 
@@ -112,9 +113,8 @@ async def test_a_terminal_starts_at_24_by_80_and_follows_resize(rig: Rig) -> Non
 
 @pytest.mark.covers("PROC-2")
 async def test_a_control_character_reaches_the_foreground_group(rig: Rig) -> None:
-    process_id = await rig.sh(
-        "trap 'echo interrupted; exit 3' INT; echo ready; while :; do read x || :; done", tty=True
-    )
+    script = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do read x || :; done"
+    process_id = await rig.sh(script, tty=True)
     cursor = await rig.until(process_id, "ready")
     await rig.write(process_id, "\x03")
     await rig.until(process_id, "interrupted", cursor)
