@@ -26,6 +26,7 @@ MAX_LIST = 256
 MAX_LIMIT = 2**31 - 1
 ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_DESTINATION_FORMS = "is not a host, *.domain, address or CIDR block with no host bits set, with or without :port"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,7 +56,9 @@ def _protected_name(text: str) -> str:
 def _destination(text: str) -> str:
     """Checks one destination and gives it back in lower case. Forms: INTERFACE, registry file."""
     host, port = _split_port(text.lower())
-    if port is not None and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    if port is not None and not (port.isascii() and port.isdigit()):
+        raise ValueError(_DESTINATION_FORMS)
+    if port is not None and not 1 <= int(port[:6]) <= 65535:
         raise ValueError("has a port that is not between 1 and 65535")
     try:
         ipaddress.ip_network(host, strict=True)
@@ -66,7 +69,7 @@ def _destination(text: str) -> str:
     labels = name.split(".")
     numeric = labels[-1].isdigit()
     if "/" in host or numeric or len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError("is not a host, *.domain, address or CIDR block with no host bits set, with or without :port")
+        raise ValueError(_DESTINATION_FORMS)
     return text.lower()
 
 
@@ -175,13 +178,18 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         code = errno.errorcode.get(error.errno or 0, "?")
         raise RegistryRefused(name, "", f"cannot be opened ({code})", "name a file that this user can read") from None
-    with open(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RegistryRefused(name, "", "is not a regular file", "name a JSON or TOML file")
         if status.st_mode & stat.S_IWOTH:
             raise RegistryRefused(name, "", "everyone may write it", f"chmod o-w {name}")
-        data = stream.read(MAX_REGISTRY_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(MAX_REGISTRY_BYTES + 1)
+    except OSError as error:
+        raise RegistryRefused(name, "", f"cannot be read ({error.strerror})", "try again, or copy the file") from None
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_REGISTRY_BYTES:
         raise RegistryRefused(name, "", f"is larger than {MAX_REGISTRY_BYTES} bytes", "split the appliance in two")
     return data

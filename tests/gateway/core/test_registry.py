@@ -1,0 +1,287 @@
+"""The registry: what is accepted as written, what is refused with file, key and remedy, and that nothing crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import Code, RegistryRefused, ToolError
+from gateway.registry import Guarded, effective_permissions, load_registry
+from gateway.registry_file import MAX_REGISTRY_BYTES, RegistryFile, parse_registry
+from runner.api import Limits
+from tests.gateway.core.support import write_registry
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("etc", "ws/demo/in", "ws/other", "home/someone", "data", "opt/tools"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "ws/file").write_text("")
+    (tmp_path / "ws/link").symlink_to("demo")
+    (tmp_path / "etc/token").write_text("t")
+    return tmp_path
+
+
+def guarded(place: Path) -> Guarded:
+    return Guarded(
+        private=(("the token", str(place / "etc/token")),),
+        data_dir=str(place / "data"),
+        homes=(str(place / "home/someone"),),
+        program=(str(place / "opt/tools"),),
+    )
+
+
+def load(place: Path, workspaces: dict[str, Any], name: str = "registry.json", **more: Any) -> Any:
+    return load_registry(write_registry(place / "etc" / name, workspaces, **more), guarded(place))
+
+
+@pytest.mark.covers("ENV-3", "POL-2", "POL-3")
+def test_only_root_is_required_and_the_rest_has_the_documented_defaults(place: Path) -> None:
+    workspace = load(place, {"demo": {"root": str(place / "ws/demo")}}).workspace("demo")
+    assert (workspace.profile, workspace.network, workspace.approvals) == ("read-only", "restricted", "off")
+    assert (workspace.environment, workspace.sandbox) == ("host", "required")
+    assert workspace.limits == Limits()
+    assert workspace.protect == (".git/hooks", ".git/config")
+    assert workspace.terms().model_dump()["env"] == {}
+    assert workspace.terms().mounts_read_only == ()
+
+
+@pytest.mark.covers("POL-5")
+def test_every_documented_key_is_taken_from_json_and_toml_alike(place: Path) -> None:
+    entry = {
+        "root": str(place / "ws/demo"),
+        "profile": "workspace-write",
+        "network": "enabled",
+        "approvals": "confirm",
+        "environment": "box",
+        "sandbox": "off",
+        "limits": {"timeout_s": 5, "memory_mb": 0},
+        "network_allow": ["PyPI.example:443", "*.example.org", "10.0.0.0/8", "[2001:db8::1]:8443", "::1"],
+        "network_deny": ["10.1.2.3"],
+        "protect": ["a/b"],
+        "mounts_read_only": [str(place / "opt")],
+        "env": {"CI": "1"},
+    }
+    by_json = load(place, {"demo": entry}, environments={"box": {"kind": "linux-container"}})
+    lines = [
+        "[environments.box]",
+        'kind = "linux-container"',
+        "[workspaces.demo]",
+        *(f"{key} = {json.dumps(value)}" for key, value in entry.items() if not isinstance(value, dict)),
+        "limits = {timeout_s = 5, memory_mb = 0}",
+        'env = {CI = "1"}',
+    ]
+    (place / "etc/registry.toml").write_text("\n".join(lines))
+    by_toml = load_registry(place / "etc/registry.toml", guarded(place))
+    assert by_json.workspace("demo") == by_toml.workspace("demo")
+    workspace = by_json.workspace("demo")
+    assert workspace.environment == "linux-container"
+    assert workspace.limits.memory_mb == 0
+    assert workspace.network_allow[0] == "pypi.example:443"
+    assert dict(workspace.env) == {"CI": "1"}
+
+
+def test_a_root_behind_a_link_is_served_as_the_directory_it_leads_to(place: Path) -> None:
+    workspace = load(place, {"demo": {"root": str(place / "ws/link")}}).workspace("demo")
+    assert workspace.root == str(place / "ws/demo")
+    assert workspace.inode == os.stat(place / "ws/demo").st_ino
+
+
+ROOT = "{place}/ws/demo"
+BAD: dict[str, tuple[Any, str, str]] = {
+    "unknown key": ({"w": {"root": ROOT, "profil": "read-only"}}, "workspaces.w.profil", "did you mean profile?"),
+    "unknown limit": ({"w": {"root": ROOT, "limits": {"cpu": 1}}}, "workspaces.w.limits.cpu", "unknown key"),
+    "no root": ({"w": {}}, "workspaces.w.root", "missing"),
+    "wrong type of a limit": ({"w": {"root": ROOT, "limits": {"cpu_s": "1"}}}, "workspaces.w.limits.cpu_s", "type"),
+    "a float for a limit": ({"w": {"root": ROOT, "limits": {"cpu_s": 1.0}}}, "workspaces.w.limits.cpu_s", "type"),
+    "true for a limit": ({"w": {"root": ROOT, "limits": {"cpu_s": True}}}, "workspaces.w.limits.cpu_s", "type"),
+    "a negative limit": ({"w": {"root": ROOT, "limits": {"cpu_s": -1}}}, "workspaces.w.limits.cpu_s", "greater"),
+    "output without bound": ({"w": {"root": ROOT, "limits": {"output_retained_kb": 0}}}, "output_retained_kb", "1"),
+    "unknown profile": ({"w": {"root": ROOT, "profile": "root"}}, "workspaces.w.profile", "workspace-write"),
+    "unknown network": ({"w": {"root": ROOT, "network": "host"}}, "workspaces.w.network", "restricted"),
+    "unknown environment": ({"w": {"root": ROOT, "environment": "box"}}, "workspaces.w.environment", "box"),
+    "bad id": ({"Bad Id": {"root": ROOT}}, "workspaces.Bad Id", "a-z"),
+    "empty id": ({"": {"root": ROOT}}, "workspaces.", "a-z"),
+    "long id": ({"a" * 65: {"root": ROOT}}, "workspaces.aaa", "64"),
+    "relative root": ({"w": {"root": "ws/demo"}}, "workspaces.w.root", "absolute"),
+    "missing root": ({"w": {"root": "{place}/ws/nope"}}, "workspaces.w.root", "does not exist"),
+    "a file as root": ({"w": {"root": "{place}/ws/file"}}, "workspaces.w.root", "not a directory"),
+    "slash": ({"w": {"root": "/"}}, "workspaces.w.root", "the root is /"),
+    "a home": ({"w": {"root": "{place}/home/someone"}}, "workspaces.w.root", "home"),
+    "above a home": ({"w": {"root": "{place}/home"}}, "workspaces.w.root", "home"),
+    "holds the registry": ({"w": {"root": "{place}/etc"}}, "workspaces.w.root", "this registry"),
+    "holds the data": ({"w": {"root": "{place}/data"}}, "workspaces.w.root", "data directory"),
+    "holds this program": ({"w": {"root": "{place}/opt"}}, "workspaces.w.root", "own code"),
+    "a system directory": ({"w": {"root": "/usr"}}, "workspaces.w.root", "system directory"),
+    "the kernel's files": ({"w": {"root": "/proc/self"}}, "workspaces.w.root", "kernel"),
+    "NUL": ({"w": {"root": "/a\0b"}}, "workspaces.w.root", "NUL"),
+    "not Unicode": ({"w": {"root": "/\ud800"}}, "workspaces.w.root", "unicode"),
+    "duplicate": ({"v": {"root": ROOT}, "w": {"root": "{place}/ws/link"}}, "workspaces.w.root", "duplicate"),
+    "nested": ({"v": {"root": ROOT}, "w": {"root": ROOT + "/in"}}, "workspaces.w.root", "nested"),
+    "nested the other way": ({"v": {"root": ROOT + "/in"}, "w": {"root": ROOT}}, "workspaces.w.root", "nested"),
+    "protect with ..": ({"w": {"root": ROOT, "protect": ["a/../b"]}}, "workspaces.w.protect.0", "relative"),
+    "protect absolute": ({"w": {"root": ROOT, "protect": ["/a"]}}, "workspaces.w.protect.0", "relative"),
+    "protect empty": ({"w": {"root": ROOT, "protect": [""]}}, "workspaces.w.protect.0", "relative"),
+    "allow a URL": ({"w": {"root": ROOT, "network_allow": ["https://a.b"]}}, "network_allow.0", "host"),
+    "allow everything": ({"w": {"root": ROOT, "network_allow": ["*"]}}, "network_allow.0", "host"),
+    "allow a bad port": ({"w": {"root": ROOT, "network_allow": ["a.b:0"]}}, "network_allow.0", "port"),
+    "allow host bits": ({"w": {"root": ROOT, "network_allow": ["10.0.0.1/8"]}}, "network_allow.0", "CIDR"),
+    "deny half an address": ({"w": {"root": ROOT, "network_deny": ["10.0.0"]}}, "network_deny.0", "address"),
+    "deny no address": ({"w": {"root": ROOT, "network_deny": ["[::1"]}}, "network_deny.0", "IPv6"),
+    "mount relative": ({"w": {"root": ROOT, "mounts_read_only": ["opt"]}}, "mounts_read_only.0", "absolute"),
+    "mount missing": ({"w": {"root": ROOT, "mounts_read_only": ["/nope"]}}, "mounts_read_only.0", "not exist"),
+    "mount all": ({"w": {"root": ROOT, "mounts_read_only": ["/"]}}, "mounts_read_only.0", "whole system"),
+    "mount the token": ({"w": {"root": ROOT, "mounts_read_only": ["{place}/etc"]}}, "mounts_read_only.0", "registry"),
+    "mount the data": ({"w": {"root": ROOT, "mounts_read_only": ["{place}/data"]}}, "mounts_read_only.0", "data"),
+    "mount homes": ({"w": {"root": ROOT, "mounts_read_only": ["{place}/home"]}}, "mounts_read_only.0", "home"),
+    "mount a root": (
+        {"w": {"root": ROOT, "mounts_read_only": ["{place}/ws/other"]}, "o": {"root": "{place}/ws/other"}},
+        "workspaces.w.mounts_read_only.0",
+        "overlap",
+    ),
+    "mount by a link": ({"w": {"root": ROOT, "mounts_read_only": ["{place}/ws/link"]}}, "mounts_read_only.0", "write "),
+    "bad variable": ({"w": {"root": ROOT, "env": {"A=B": "1"}}}, "workspaces.w.env", "name"),
+    "a number as variable": ({"w": {"root": ROOT, "env": {"A": 1}}}, "workspaces.w.env.A", "type"),
+    "workspaces as a list": ([], "workspaces", "type"),
+}
+
+
+def placed(value: Any, place: Path) -> Any:
+    if isinstance(value, str):
+        return value.replace("{place}", str(place))
+    if isinstance(value, dict):
+        return {key: placed(item, place) for key, item in value.items()}
+    return [placed(item, place) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.covers("POL-5")
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_registry_is_refused_with_file_key_and_remedy(place: Path, case: str) -> None:
+    workspaces, key, words = BAD[case]
+    with pytest.raises(RegistryRefused) as refused:
+        load(place, placed(workspaces, place))
+    text = str(refused.value)
+    assert str(place / "etc/registry.json") in text, text
+    assert key in refused.value.key, text
+    assert words in text, text
+    assert refused.value.remedy, text
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.covers("POL-5")
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("r.json", "{", "is not JSON"),
+        ("r.json", "[]", "not an object"),
+        ("r.json", '{"workspaces": {"a": {"root": "/x"}, "a": {"root": "/y"}}}', "appears twice"),
+        ("r.json", '{"workspaces": {}, "x": NaN}', "NaN"),
+        ("r.json", "[" * 100_000, "too deeply"),
+        ("r.json", '{"workspaces": {"a": {"root": "/x", "limits": {"cpu_s": ' + "9" * 5000 + "}}}}", "is not JSON"),
+        ("r.toml", "a = 1\na = 2", "is not TOML"),
+        ("r.toml", "workspaces = ", "is not TOML"),
+        ("r.yaml", "{}", "neither .json nor .toml"),
+        ("r.json", '{"extra": 1, "workspaces": {}}', "unknown key"),
+        ("r.json", "{}", "missing"),
+        ("r.json", " " * (MAX_REGISTRY_BYTES + 1), "larger than"),
+    ],
+)
+def test_a_file_that_is_no_registry_is_refused(place: Path, name: str, text: str, words: str) -> None:
+    path = place / "etc" / name
+    path.write_text(text)
+    with pytest.raises(RegistryRefused, match=words) as refused:
+        load_registry(path, guarded(place))
+    assert name in str(refused.value)
+
+
+@pytest.mark.covers("POL-5")
+def test_what_is_no_readable_private_file_is_refused_without_blocking(place: Path) -> None:
+    os.mkfifo(place / "etc/fifo.json")
+    for name, words in (("fifo.json", "not a regular file"), ("nope.json", "ENOENT"), ("", "not a regular file")):
+        with pytest.raises(RegistryRefused, match=words):
+            load_registry(place / "etc" / name, guarded(place))
+    open_to_all = write_registry(place / "etc/all.json", {})
+    open_to_all.chmod(0o666)
+    with pytest.raises(RegistryRefused, match="everyone may write"):
+        load_registry(open_to_all, guarded(place))
+    (place / "etc/latin.json").write_bytes(b'{"\xff": 1}')
+    with pytest.raises(RegistryRefused, match="not UTF-8"):
+        load_registry(place / "etc/latin.json", guarded(place))
+
+
+@pytest.mark.covers("POL-5")
+def test_a_root_that_holds_a_link_to_the_token_is_refused_too(place: Path) -> None:
+    (place / "ws/demo/token").symlink_to(place / "etc/token")
+    registry = write_registry(place / "etc/r.json", {"w": {"root": str(place / "ws/demo")}})
+    behind_a_link = Guarded(private=(("the token", str(place / "ws/demo/token")),))
+    with pytest.raises(RegistryRefused, match="holds the token"):
+        load_registry(registry, behind_a_link)
+
+
+def test_the_image_refuses_a_workspace_without_sandbox(place: Path) -> None:
+    registry = write_registry(place / "etc/r.json", {"w": {"root": str(place / "ws/demo"), "sandbox": "off"}})
+    assert load_registry(registry, Guarded()).workspace("w").sandbox == "off"
+    with pytest.raises(RegistryRefused, match="never runs commands unsandboxed"):
+        load_registry(registry, Guarded(sandbox_off_allowed=False))
+
+
+def test_an_unknown_workspace_is_named_in_the_error(place: Path) -> None:
+    registry = load(place, {"demo": {"root": str(place / "ws/demo")}})
+    with pytest.raises(ToolError) as error:
+        registry.workspace("nope")
+    assert error.value.code is Code.WORKSPACE_NOT_FOUND
+    assert "nope" in error.value.message
+
+
+def test_effective_permissions_name_what_each_workspace_grants(place: Path) -> None:
+    text = effective_permissions(
+        load(
+            place,
+            {
+                "demo": {"root": str(place / "ws/link"), "profile": "workspace-write", "sandbox": "off"},
+                "ro": {"root": str(place / "ws/other"), "network": "enabled"},
+            },
+        )
+    )
+    assert f"root         {place}/ws/demo" in text
+    assert "write yes, exec yes" in text
+    assert "UNSAFE" in text
+    assert "write no, exec no" in text
+    assert "no destination" in text
+
+
+KEYS = st.sampled_from(
+    ["workspaces", "environments", "demo", "root", "profile", "limits", "cpu_s", "protect", "env"]
+) | (st.text(max_size=6))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def outcome(name: str, data: bytes) -> RegistryFile | RegistryRefused:
+    try:
+        return parse_registry(name, data)
+    except RegistryRefused as refused:
+        return refused
+
+
+@pytest.mark.covers("POL-5")
+@given(JSON)
+def test_any_json_is_a_registry_or_a_refusal(value: Any) -> None:
+    found = outcome("r.json", json.dumps(value).encode())
+    assert isinstance(found, RegistryFile) or (found.remedy and found.file == "r.json")
+
+
+@pytest.mark.covers("POL-5")
+@given(st.binary(max_size=200), st.sampled_from(["r.json", "r.toml", "r.txt"]))
+def test_any_bytes_are_a_registry_or_a_refusal(data: bytes, name: str) -> None:
+    found = outcome(name, data)
+    assert isinstance(found, RegistryFile) or (found.remedy and found.file == name)
