@@ -1,0 +1,327 @@
+"""Starts commands in the sandbox that their terms ask for: implements `runner.ports.SandboxLauncher`.
+
+One helper serves all sandboxed commands, another the unconfined ones of operators who switched the sandbox off; each is
+started when first needed and again after its death. Every doubt ends in a refusal: nothing runs with less than its
+terms promise. Refuses to decide policy. Joined by the two `__main__` modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from adapters.linux_sandbox import placeholders, report
+from adapters.linux_sandbox.channels import SetUpReport, StartChannels
+from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
+from adapters.linux_sandbox.host import HostFacts, look_up
+from adapters.linux_sandbox.orphans import find_orphans
+from adapters.linux_sandbox.plan import Abilities, Owner, PlanError, build_plan, plan_id
+from adapters.linux_sandbox.probing import Probe, current_namespaces, temporary_workspace, weaken
+from adapters.linux_sandbox.process import SandboxedProcess
+from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
+from runner.api import Isolation, IsolationReport, WorkspaceTerms
+from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
+from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
+
+
+class LinuxSandboxLauncher:
+    """`liveness_fd`: inherited by the helper and every PID 1; its other end reads EOF once all of them are gone.
+    `helper_options`, `helper_prefix`: more arguments for the helper, and a program to start it through (tests)."""
+
+    def __init__(
+        self,
+        liveness_fd: int | None = None,
+        *,
+        helper_options: Sequence[str] = (),
+        helper_prefix: Sequence[str] = (),
+    ) -> None:
+        self._liveness_fd = liveness_fd
+        self._options, self._prefix = tuple(helper_options), tuple(helper_prefix)
+        self._host: HostFacts | None = None
+        self._helpers: dict[str, HelperClient] = {}
+        self._starting = asyncio.Lock()
+        self._probing = asyncio.Lock()
+        self._probe: Probe | None = None
+        self._by_device: dict[int, Probe] = {}
+        self._outside = current_namespaces()
+        self._live: Counter[str] = Counter()
+        self._running: dict[int, SandboxedProcess] = {}
+        self._closed = False
+
+    async def start(self) -> None:
+        """Starts the helper ahead of the first command. A machine that has no sandbox is not an error yet: `report`
+        and `launch` say so."""
+        self._facts()
+        try:
+            await self._probed()
+        except (SandboxUnavailable, LaunchFailed):
+            pass
+
+    # --- helpers ----------------------------------------------------------------------------------------------------
+    async def _helper(self, mode: str) -> HelperClient:
+        """Raises SandboxUnavailable."""
+        async with self._starting:
+            if self._closed:
+                raise SandboxUnavailable("helper", None, "the runner is shutting down")
+            helper = self._helpers.get(mode)
+            if helper is not None and not helper.gone.is_set():
+                return helper
+            if helper is not None:
+                await helper.close()
+            helper = HelperClient(mode, self._liveness_fd, self._options, self._prefix)
+            try:
+                await helper.start()
+            except HelperGone as error:
+                raise self._unavailable(error) from error
+            self._helpers[mode] = helper
+            return helper
+
+    @staticmethod
+    def _unavailable(error: HelperGone) -> SandboxUnavailable:
+        failure = error.failure
+        if failure is None:
+            return SandboxUnavailable("helper", None, str(error))
+        feature, remedy = remedy_for(failure)
+        message = f"the sandbox cannot be made: {failure.message}: {failure.path or feature}"
+        return SandboxUnavailable(feature, failure.errno, message, remedy=remedy)
+
+    # --- probing ----------------------------------------------------------------------------------------------------
+    async def _probed(self) -> Probe:
+        """What this machine offers, from a real sandbox in a directory of its own; once for each helper.
+
+        Raises SandboxUnavailable where a required protection is missing.
+        """
+        helper = await self._helper("sandbox")
+        async with self._probing:
+            probe = self._probe
+            if probe is None or probe.helper is not helper:
+                with temporary_workspace() as terms:
+                    probe = await self._run_probe(helper, terms)
+                self._probe = probe
+        return probe
+
+    async def _run_probe(self, helper: HelperClient, terms: WorkspaceTerms) -> Probe:
+        """Bends the plan to what is missing, as far as the ladder allows; then SandboxUnavailable."""
+        abilities = Abilities()
+        while True:
+            plan = self._plan(terms, abilities)
+            said = await self._posture(helper, plan)
+            if not isinstance(said, Failure):
+                try:
+                    found = report.protections(said, self._outside, plan, abilities, terms)
+                except report.PostureError as error:
+                    raise SandboxUnavailable("posture", None, str(error)) from error
+                missing = next((p for p in found if p.required and p.state == "off"), None)
+                if missing is not None:
+                    raise SandboxUnavailable(
+                        missing.name, missing.errno, f"the sandbox lacks {missing.name}", remedy=missing.remedy
+                    )
+                return Probe(helper, abilities, found)
+            weaker = weaken(abilities, said)
+            if weaker is None or (not weaker.idmap and plan.owner_uid == 0):
+                feature, remedy = remedy_for(said)
+                if not abilities.idmap or weaker is not None:
+                    feature, remedy = "identity", IDENTITY
+                message = f"the sandbox cannot be made: {said.stage}: {said.message} {said.path}".rstrip()
+                raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
+            abilities = weaker
+
+    async def _posture(self, helper: HelperClient, plan: Plan) -> dict[str, Any] | Failure:
+        """The record of a sandbox under `plan`. Raises SandboxUnavailable, LaunchFailed."""
+        channels = StartChannels(tty=False)
+        channels.open()
+        try:
+            started = await helper.run(plan, plan_id(plan), Run(0, "", (), None, "posture"), channels.for_child())
+            channels.close_child_ends()
+            if isinstance(started, Failure):
+                return started
+            said = await channels.read_report()
+            await reap_pidfd(started.pidfd, kill=not said.executing)
+            if not said.executing:
+                return _failure_of(said)
+            return parse_object(channels.drain_output(), "posture")
+        except HelperGone as error:
+            raise self._unavailable(error) from error
+        except ProtocolError as error:
+            raise SandboxUnavailable("posture", None, f"the probe printed no record: {error}") from error
+        finally:
+            channels.close()
+
+    async def _abilities_for(self, terms: WorkspaceTerms) -> Probe:
+        """The general probe's, bent further where the workspace's own file system takes no id map."""
+        probe = await self._probed()
+        if self._facts().uid != 0:
+            return probe
+        device = _root_status(terms).st_dev
+        known = self._by_device.get(device)
+        if known is None or known.helper is not probe.helper:
+            # Without the protected names: a running command's covers must not be touched.
+            known = await self._run_probe(probe.helper, terms.model_copy(update={"protect": ()}))
+            self._by_device[device] = known
+        return known
+
+    # --- launching --------------------------------------------------------------------------------------------------
+    async def launch(self, request: LaunchRequest) -> ManagedProcess:
+        """See the port. A cancelled launch ends what it started."""
+        inner = asyncio.create_task(self._launch(request))
+        try:
+            return await asyncio.shield(inner)
+        except asyncio.CancelledError:
+            await asyncio.gather(inner, return_exceptions=True)
+            if not inner.cancelled() and inner.exception() is None:
+                process = inner.result()
+                process.kill()
+                await process.wait()
+                process.close()
+            raise
+
+    async def _launch(self, request: LaunchRequest) -> SandboxedProcess:
+        terms = request.terms
+        if terms.sandbox == "off":
+            helper, found, abilities = await self._helper("plain"), (), Abilities()
+        else:
+            if terms.network == "enabled":
+                raise _no_proxy()
+            probe = await self._abilities_for(terms)
+            helper, found, abilities = probe.helper, probe.found, probe.abilities
+        plan = self._plan(terms, abilities, terminal=request.tty_size is not None)
+        channels = StartChannels(request.tty_size is not None)
+        try:
+            channels.open()
+        except OSError as error:
+            message = f"no descriptors for the command: {error.strerror}"
+            raise LaunchFailed("descriptors", _name(error), message) from error
+        try:
+            return await self._start(helper, plan, request, channels, report.isolation_of(plan, found, terms.limits))
+        finally:
+            channels.close()
+
+    def _facts(self) -> HostFacts:
+        if self._host is None:
+            self._host = look_up()
+        return self._host
+
+    def _plan(self, terms: WorkspaceTerms, abilities: Abilities, *, terminal: bool = False) -> Plan:
+        status = _root_status(terms)
+        try:
+            return build_plan(terms, self._facts(), Owner(status.st_uid, status.st_gid), abilities, terminal=terminal)
+        except PlanError as error:
+            raise LaunchFailed("mounts", "EINVAL", error.message) from error
+
+    async def _start(
+        self, helper: HelperClient, plan: Plan, request: LaunchRequest, channels: StartChannels, isolation: Isolation
+    ) -> SandboxedProcess:
+        terms = request.terms
+        argv = tuple(os.fsencode(argument) for argument in request.argv)
+        run = Run(0, "", argv, request.tty_size, "exec")
+        self._live[terms.root] += 1
+        made: SandboxedProcess | None = None
+        try:
+            started = await helper.run(plan, plan_id(plan), run, channels.for_child())
+            channels.close_child_ends()
+            if isinstance(started, Failure):
+                raise _launch_failed(started)
+            said = await channels.read_report()
+            if not said.executing:
+                await reap_pidfd(started.pidfd, kill=True)
+                raise _launch_failed(_failure_of(said))
+
+            def ended() -> None:
+                self._running.pop(started.pid, None)
+                self._clean(terms)
+
+            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, plan.limits, ended)
+            self._running[started.pid] = made
+            return made
+        except ProtocolError as error:
+            raise LaunchFailed("exec", "E2BIG", f"the command does not fit the helper's request: {error}") from error
+        except HelperGone:
+            await self._settle_lost_start(helper, channels)
+            raise
+        finally:
+            if made is None:
+                self._clean(terms)
+
+    def _clean(self, terms: WorkspaceTerms) -> None:
+        """Once the last command of a root is over: a cover without its placeholder would fall off."""
+        self._live[terms.root] -= 1
+        if self._live[terms.root] <= 0:
+            del self._live[terms.root]
+            if terms.sandbox == "required":
+                placeholders.sweep(terms.root, terms.protect)
+
+    async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels) -> None:
+        """The helper died with the start under way: ends what it may have made, and says what is proved.
+
+        Raises LaunchFailed or LaunchUncertain, always.
+        """
+        dead_session = helper.pid
+        channels.close_child_ends()
+        channels.stop()
+        for pid in find_orphans(dead_session, self._running.keys()):
+            await reap(pid)
+        said = await channels.read_report()
+        await helper.close()
+        if said.executing:
+            raise LaunchUncertain("the sandbox helper was lost while the command started; it was ended")
+        raise LaunchFailed(
+            "namespace", "EPIPE", "the sandbox helper was lost before the command started",
+            remedy="Start the command again; the helper is restarted.",
+        )  # fmt: skip
+
+    # --- reporting --------------------------------------------------------------------------------------------------
+    async def report(self, terms: WorkspaceTerms | None) -> IsolationReport:
+        """See the port. Never raises for a protection that is missing: that is what it reports."""
+        if terms is not None and terms.sandbox == "off":
+            return report.switched_off()
+        try:
+            if terms is not None and terms.network == "enabled":
+                raise _no_proxy()
+            probe = await (self._probed() if terms is None else self._abilities_for(terms))
+        except SandboxUnavailable as error:
+            return report.unavailable(error.feature, error.errno, error.message, error.remedy)
+        except LaunchFailed as error:
+            return report.unavailable(error.stage, error.errno, error.message, error.remedy)
+        return report.available(probe.found)
+
+    async def close(self) -> None:
+        """See the port."""
+        self._closed = True
+        helpers, self._helpers = list(self._helpers.values()), {}
+        for helper in helpers:
+            await helper.close()
+
+
+def _failure_of(said: SetUpReport) -> Failure:
+    if said.failure is not None:
+        return said.failure
+    return Failure(said.stage, "EIO", "", "the set-up was killed")
+
+
+def _launch_failed(failure: Failure) -> LaunchFailed:
+    path = failure.path or None
+    _, remedy = remedy_for(failure)
+    message = f"the command did not start: {failure.stage}: {failure.message}"
+    return LaunchFailed(failure.stage, failure.errno, message, path=path, remedy=remedy)
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error.errno))
+
+
+def _root_status(terms: WorkspaceTerms) -> os.stat_result:
+    """Raises LaunchFailed."""
+    try:
+        return os.stat(terms.root, follow_symlinks=False)
+    except OSError as error:
+        message, remedy = f"the workspace's root: {error.strerror}", "Restore the directory, or register another one."
+        raise LaunchFailed("mounts", _name(error), message, remedy=remedy) from error
+
+
+def _no_proxy() -> SandboxUnavailable:
+    message = "network is enabled, but this runner has no managed proxy for it"
+    return SandboxUnavailable("managed_proxy", None, message, remedy="Set the workspace's network to restricted.")

@@ -1,0 +1,172 @@
+"""From the terms of a workspace to the plan of its commands. Pure: equal terms and facts make equal plans.
+
+The allow-list of BOX-6 is here: /usr and its links, what programs need of /etc, what the operator adds. It decides no
+policy; the terms are the gateway's. Refuses to know descriptors, argv and the helper process. Called by the launcher.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from adapters.linux_sandbox.host import HostFacts
+from runner.api import WorkspaceTerms
+from sandbox_helper.protocol import NAMESPACES, Limits, Mount, Plan, plan_value
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_HOMES = ("/home/agent", "/run/home/agent")
+_OWN_PLACES = ("/", "/usr", "/proc", "/dev", "/tmp", "/etc")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose the workspace's directory is."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What the probe found that a plan has to bend to. `cgroup_namespace`, `own_proc`: whether they can be had.
+    `idmap`: whether the workspace's file system takes an id map."""
+
+    cgroup_namespace: bool = True
+    own_proc: bool = True
+    idmap: bool = True
+
+
+class PlanError(ValueError):
+    """Terms that no plan can be made of. `path`: about which."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path, self.message = path, message
+
+
+def build_plan(
+    terms: WorkspaceTerms, host: HostFacts, owner: Owner, abilities: Abilities, *, terminal: bool = False
+) -> Plan:
+    """Raises PlanError for a workspace at a place that a sandbox keeps for itself."""
+    if terms.sandbox == "off":
+        return _plain_plan(terms, host, terminal)
+    if terms.root in _OWN_PLACES or terms.root.startswith(("/proc/", "/dev/")):
+        raise PlanError(terms.root, f"{terms.root} is a place of the sandbox's own; register a directory elsewhere")
+    home = next(home for home in _HOMES if not _is_within(home, terms.root))
+    uid, gid, owned = host.command_uid, host.command_gid, owner
+    if host.uid != 0:
+        owned = Owner(uid, gid)  # an ordinary user maps no ids; the files' own modes decide
+    elif not abilities.idmap:
+        uid, gid = owner.uid, owner.gid
+    return Plan(
+        mode="sandbox",
+        workspace=terms.root,
+        uid=uid,
+        gid=gid,
+        owner_uid=owned.uid,
+        owner_gid=owned.gid,
+        mounts=_mounts(terms, host, home),
+        links=(*host.root_links, *((("/etc/localtime", host.localtime),) if host.localtime else ()),
+               ("/etc/mtab", "/proc/self/mounts"), *_unoccupied(terms)),
+        files=_files(host, uid, gid, home),
+        namespaces=NAMESPACES if abilities.cgroup_namespace else NAMESPACES[:6],
+        proc="own" if abilities.own_proc else "empty",
+        protect=tuple(sorted(terms.protect)),
+        network="restricted",
+        limits=_limits(terms),
+        env=_environment(terms, home, terminal),
+        umask=0o022,
+    )  # fmt: skip
+
+
+def _unoccupied(terms: WorkspaceTerms) -> tuple[tuple[str, str], ...]:
+    """Conveniences that give way: where the operator's directories lie below one, it is a directory instead."""
+    links = (("/var/tmp", "/tmp"), ("/run/shm", "/dev/shm"))
+    given = (terms.root, *terms.mounts_read_only)
+    return tuple(link for link in links if not any(_is_within(path, link[0]) for path in given))
+
+
+def _plain_plan(terms: WorkspaceTerms, host: HostFacts, terminal: bool) -> Plan:
+    return Plan(
+        mode="plain",
+        workspace=terms.root,
+        uid=host.uid,
+        gid=host.gid,
+        owner_uid=host.uid,
+        owner_gid=host.gid,
+        mounts=(),
+        links=(),
+        files=(),
+        namespaces=(),
+        proc="own",
+        protect=(),
+        network="none",
+        limits=_limits(terms),
+        env=_environment(terms, "/tmp", terminal),
+        umask=0o022,
+    )
+
+
+def _is_within(path: str, ancestor: str) -> bool:
+    return path == ancestor or path.startswith(ancestor.rstrip("/") + "/")
+
+
+def _mounts(terms: WorkspaceTerms, host: HostFacts, home: str) -> tuple[Mount, ...]:
+    bound = dict.fromkeys(("/usr", *host.root_directories, *host.etc_bound, *terms.mounts_read_only))
+    # What lies within /usr is there already, and mounting it again would need its directory.
+    seen = [path for path in bound if path == "/usr" or not _is_within(path, "/usr")]
+    # Halves of the memory limit, so that together they hold no more than it.
+    memory = terms.limits.memory_mb
+    return (
+        *(Mount("read_only", path, path) for path in seen if path != terms.root),
+        *(Mount("copy", path, path) for path in host.etc_copied),
+        Mount("workspace", terms.root, terms.root),
+        Mount("tmpfs", "/tmp", size_mb=_share(memory, 2), mode=0o1777),
+        Mount("tmpfs", home, size_mb=_share(memory, 4), mode=0o700),
+        Mount("tmpfs", "/dev/shm", size_mb=_share(memory, 4), mode=0o1777),
+    )
+
+
+def _share(memory_mb: int, part: int) -> int:
+    return max(1, memory_mb // part) if memory_mb else 0
+
+
+def _files(host: HostFacts, uid: int, gid: int, home: str) -> tuple[tuple[str, str], ...]:
+    """Accounts and names of the sandbox's own: the host's would tell who else is there."""
+    return (
+        (
+            "/etc/passwd",
+            f"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{uid}:{gid}:agent:{home}:/bin/sh\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        ),
+        ("/etc/group", f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
+        ("/etc/hosts", f"127.0.0.1 localhost {host.hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
+        ("/etc/hostname", f"{host.hostname}\n"),
+        ("/etc/resolv.conf", ""),
+        ("/etc/machine-id", ""),
+        ("/etc/shells", "/bin/sh\n/bin/bash\n"),
+    )
+
+
+def _limits(terms: WorkspaceTerms) -> Limits:
+    limits = terms.limits
+    return Limits(
+        cpu_s=limits.cpu_s,
+        memory_mb=limits.memory_mb,
+        processes=limits.processes,
+        open_files=limits.open_files,
+        file_size_mb=limits.file_size_mb,
+    )
+
+
+def _environment(terms: WorkspaceTerms, home: str, terminal: bool) -> tuple[tuple[str, str], ...]:
+    clean = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8"}
+    if terminal:
+        clean["TERM"] = "xterm-256color"
+    return tuple(sorted((clean | terms.env).items()))
+
+
+def plan_id(plan: Plan) -> str:
+    """Equal for equal plans."""
+    return hashlib.sha256(json.dumps(plan_value(plan), sort_keys=True).encode()).hexdigest()

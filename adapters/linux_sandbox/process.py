@@ -1,0 +1,150 @@
+"""A started command as the runner holds it: pidfd, pipes, the end of PID 1 and of the command.
+
+The runner is the parent of PID 1; it is reaped here and nowhere else. Refuses to know output rings and deadlines.
+Made by the launcher, used by the runner's process table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.api import Isolation
+from runner.ports import ManagedExit
+from sandbox_helper.protocol import Limits, ProtocolError, parse_command_end
+
+_TIOCGPTPEER = 0x5441
+_SIGXCPU, _SIGXFSZ = signal.SIGXCPU, signal.SIGXFSZ
+STATUS_BYTES = 4096
+
+
+@dataclass
+class Channels:
+    """Descriptors of the runner's: `status` (read), `control` (write), `output` (read), `stdin` (write; the output's
+    with a terminal). Non-blocking, all of them."""
+
+    status: int
+    control: int
+    output: int
+    stdin: int
+    terminal: bool
+
+
+class SandboxedProcess:
+    """Implements `runner.ports.ManagedProcess`. `ended`: called once PID 1 is reaped, before `wait` returns."""
+
+    def __init__(
+        self, pid: int, pidfd: int, channels: Channels, isolation: Isolation, limits: Limits, ended: Callable[[], None]
+    ) -> None:
+        self.pid = pid
+        self.isolation = isolation
+        self.output_fd = channels.output
+        self.stdin_fd: int | None = channels.stdin
+        self._pidfd = pidfd
+        self._channels = channels
+        self._limits = limits
+        self._ended = ended
+        self._closed = False
+        self._exit: asyncio.Future[ManagedExit] = asyncio.get_running_loop().create_future()
+        # Held so that reading the master never ends while the command merely closed its terminal for a while.
+        self._slave = _open_slave(channels.output) if channels.terminal else -1
+        asyncio.get_running_loop().add_reader(pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        try:
+            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        except ChildProcessError:  # reaped by somebody else: its end is known, its status is not
+            result = None
+        if self._slave >= 0:
+            os.close(self._slave)
+            self._slave = -1
+        self._ended()
+        if not self._exit.done():
+            self._exit.set_result(self._interpret(result))
+
+    def _interpret(self, result: os.waitid_result | None) -> ManagedExit:
+        code, number = None, None
+        if result is not None and result.si_code == os.CLD_EXITED:
+            code = result.si_status
+        elif result is not None:
+            number = result.si_status
+        try:
+            end = parse_command_end(os.read(self._channels.status, STATUS_BYTES))
+        except (OSError, ProtocolError):
+            return ManagedExit(
+                code, number, note=None if result is not None else "its status was taken by another wait"
+            )
+        limit: Literal["cpu_s", "file_size_mb"] | None = None
+        if end.signal == _SIGXFSZ:
+            limit = "file_size_mb"
+        elif end.signal == _SIGXCPU or (end.signal == signal.SIGKILL and 0 < self._limits.cpu_s * 1000 <= end.cpu_ms):
+            limit = "cpu_s"
+        name = None if end.signal is None else _signal_name(end.signal)
+        return ManagedExit(code, number, end.code, name, limit)
+
+    async def wait(self) -> ManagedExit:
+        """See the port."""
+        return await asyncio.shield(self._exit)
+
+    def signal_tree(self, signum: signal.Signals) -> None:
+        """A stopped process takes a signal only once it goes on, so CONT follows TERM, INT and HUP."""
+        numbers = [signum]
+        if signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            numbers.append(signal.SIGCONT)
+        if self._closed or self._exit.done():
+            return
+        try:
+            os.write(self._channels.control, bytes(numbers))
+        except (BrokenPipeError, BlockingIOError):
+            pass  # over, or PID 1 has 64 KiB of signals to pass on already
+
+    def kill(self) -> None:
+        """See the port."""
+        if self._closed or self._exit.done():
+            return
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def resize(self, rows: int, cols: int) -> None:
+        """See the port. Raises OSError where the process has no terminal."""
+        fcntl.ioctl(self.output_fd, termios.TIOCSWINSZ, struct.pack("4H", rows, cols, 0, 0))
+
+    def close_stdin(self) -> None:
+        """See the port. A terminal's master stays open: it is the output as well."""
+        fd, self.stdin_fd = self.stdin_fd, None
+        if fd is not None and not self._channels.terminal:
+            os.close(fd)
+
+    def close(self) -> None:
+        """See the port. Before the end it kills: a pid without a holder would never be reaped."""
+        if self._closed:
+            return
+        if not self._exit.done():
+            self.kill()
+            raise RuntimeError("a running process was closed; wait for it first")
+        self._closed = True
+        self.close_stdin()
+        for fd in (self._pidfd, self._channels.status, self._channels.control, self._channels.output):
+            os.close(fd)
+
+
+def _open_slave(master: int) -> int:
+    """By ioctl: the terminal's name means nothing outside its mount namespace."""
+    return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"

@@ -1,0 +1,79 @@
+"""PID 1 of a sandbox while the command runs: reaps, passes signals on, says how the command ended, and ends with it.
+
+Its end kills everything left in the namespace (PROC-11). It keeps three descriptors: the status pipe, the control pipe
+and the liveness pipe. On the control pipe each byte is a signal number for every process but itself; its end means that
+the runner is gone. Refuses to know what the command is. Called by the child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+from sandbox_helper import syscalls as sc
+from sandbox_helper.protocol import encode
+
+STATUS_FD, CONTROL_FD, LIVENESS_FD = 0, 1, 2
+RUNNER_GONE = 255
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGCHLD needs a handler, so that it interrupts the wait."""
+
+
+def hold_child_signal() -> None:
+    """SIGCHLD stays pending except during the wait, so that none is lost in between. Before the fork."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    signal.signal(signal.SIGCHLD, _interrupt)
+    # The interpreter's own handler would let the command end PID 1 with `kill -INT 1`; without one the kernel drops it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def settle(status: int, control: int, liveness: int | None) -> None:
+    """Keeps the three descriptors at 0, 1, 2 and closes all others. Raises OSError."""
+    kept = [fd if fd > LIVENESS_FD else os.dup(fd) for fd in (status, control)]
+    if liveness is not None:
+        kept.append(liveness if liveness > LIVENESS_FD else os.dup(liveness))
+    for target, fd in enumerate(kept):
+        os.dup2(fd, target, inheritable=False)
+    sc.close_range(len(kept))
+
+
+def serve(main: int) -> None:
+    """Until the process `main` has ended. Does not return."""
+    while True:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                os._exit(RUNNER_GONE)
+            if pid == main:
+                finish(status, usage.ru_utime + usage.ru_stime)
+            if pid == 0:
+                break
+        if sc.ppoll_in(CONTROL_FD, 0):
+            pass_on(os.read(CONTROL_FD, 64))
+
+
+def finish(status: int, cpu_s: float) -> None:
+    """Says how the command ended and ends the same way, as far as PID 1 can. Does not return."""
+    signalled = os.WIFSIGNALED(status)
+    code = None if signalled else os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status) if signalled else None
+    try:
+        os.write(STATUS_FD, encode({"code": code, "signal": number, "cpu_ms": int(cpu_s * 1000)}))
+    except OSError:
+        pass  # nobody reads any more; the end itself still shows
+    os._exit(128 + number if number is not None else code or 0)
+
+
+def pass_on(signals: bytes) -> None:
+    """To every process of the namespace but this one."""
+    if not signals:
+        os._exit(RUNNER_GONE)
+    for number in signals:
+        try:
+            os.kill(-1, number)
+        except OSError:
+            pass  # nobody left to signal

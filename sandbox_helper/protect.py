@@ -1,0 +1,121 @@
+"""Protected names of a workspace: read-only covers, pinned ancestors, placeholders for what is absent.
+
+A bind mount pins its own name, and each ancestor inside the workspace is bound onto itself, or renaming that would free
+the name. An absent name needs something to mount on: an empty placeholder in the real workspace, which the runner
+removes once the command is over. The workspace is hostile, since earlier commands wrote it: every walk is beneath its
+descriptor and follows no link. Refuses to know who chose the names. Called by the child, before the pivot.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sandbox_helper import syscalls as sc
+from sandbox_helper.protocol import PLACEHOLDER_MODE, PLACEHOLDER_MTIME_S
+from sandbox_helper.tree import EMPTY_FILE
+
+_SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+
+
+def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> None:
+    """Covers each name, relative to the workspace at `workspace` of the tree at `root`.
+
+    A name whose parent does not exist is left alone. Raises OSError with the name: ELOOP where a link stands at the
+    name or on the way to it, which nothing could be mounted on safely.
+    """
+    workspace_fd = os.open(root + workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    pinned: set[str] = set()
+    try:
+        for name in sorted(names, key=lambda n: n.count("/")):
+            try:
+                if _pin_ancestors(workspace_fd, name, pinned):
+                    _cover_one(workspace_fd, name, root)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, name) from error
+    finally:
+        os.close(workspace_fd)
+
+
+def _pin_ancestors(workspace_fd: int, name: str, pinned: set[str]) -> bool:
+    """False where an ancestor is missing or no directory."""
+    parts = name.split("/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        ancestor = "/".join(parts[:depth])
+        if ancestor in pinned:
+            continue
+        try:
+            fd = sc.openat2(workspace_fd, ancestor, os.O_PATH | os.O_DIRECTORY, sc.RESOLVE_INSIDE)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return False
+            raise
+        try:
+            _bind_onto_itself(fd, 0)
+        finally:
+            os.close(fd)
+        pinned.add(ancestor)
+    return True
+
+
+def _bind_onto_itself(fd: int, attributes: int) -> None:
+    tree = sc.open_tree(fd)
+    try:
+        if attributes:
+            sc.mount_setattr(tree, attributes)
+        sc.move_mount(tree, fd)
+    finally:
+        os.close(tree)
+
+
+def _cover_one(workspace_fd: int, name: str, root: str) -> None:
+    try:
+        fd = sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        fd = _placeholder(workspace_fd, name)
+        if fd < 0:
+            return
+    try:
+        if _is_placeholder(os.fstat(fd)):
+            tree = sc.open_tree(sc.AT_FDCWD, root + EMPTY_FILE)
+            try:
+                sc.move_mount(tree, fd)
+            finally:
+                os.close(tree)
+        else:
+            _bind_onto_itself(fd, _SEALED)
+    finally:
+        os.close(fd)
+
+
+def _placeholder(workspace_fd: int, name: str) -> int:
+    """Makes one; -1 where the place cannot be written, so that no command can make the name either."""
+    parent, _, last = name.rpartition("/")
+    parent_fd = sc.openat2(workspace_fd, parent or ".", os.O_PATH | os.O_DIRECTORY, sc.RESOLVE_INSIDE)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(last, flags, PLACEHOLDER_MODE, dir_fd=parent_fd)
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES):
+                return -1
+            raise
+        try:
+            os.fchmod(fd, PLACEHOLDER_MODE)
+            os.utime(fd, (PLACEHOLDER_MTIME_S, PLACEHOLDER_MTIME_S))
+        finally:
+            os.close(fd)
+    finally:
+        os.close(parent_fd)
+    return sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)
+
+
+def _is_placeholder(status: os.stat_result) -> bool:
+    return (
+        status.st_size == 0
+        and status.st_mode == 0o100000 | PLACEHOLDER_MODE
+        and status.st_nlink == 1
+        and int(status.st_mtime) == PLACEHOLDER_MTIME_S
+    )

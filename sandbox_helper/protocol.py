@@ -1,0 +1,364 @@
+"""The language between the runner's adapter and the sandbox helper: plans, requests, replies and status records.
+
+A plan is data: what the command will find, never which command it is. Plans are equal for equal workspaces, and argv
+and descriptors travel apart from them, in the request that runs one. Everything is parsed strictly: an unknown field,
+a wrong type or a missing mount is a ProtocolError, and nothing runs.
+
+Requests (one SEQPACKET message each: JSON, then NUL and the argv as NUL-ended strings; descriptors by SCM_RIGHTS):
+`plan` lays a plan down, `run` starts a command under one. Replies repeat the request's `id`.
+Records (JSON lines): on the report socket one for each stage of the set-up, then EOF; on the status pipe the raw end of
+the command.
+
+Imported by the adapter and the tests, and by the helper itself; imports nothing of ours. It refuses to know how any of
+it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 400 * 1024
+"""Of one request or reply: what a Unix socket takes at most when nobody raised the machine's limits."""
+
+STAGES = (
+    "namespace", "maps", "parent", "identity", "mounts", "protect", "pivot", "network", "terminal", "limits",
+    "capabilities", "seccomp", "verify", "session", "chdir", "exec",
+)  # fmt: skip
+"""Where a start can fail, in order. `namespace` is the helper server's own; the rest are the child's."""
+
+RUN_DESCRIPTORS = ("stdin", "stdout", "report", "status", "control")
+"""What travels with `run`. With a terminal the first two are absent: it is made inside, and its master comes back."""
+
+PLACEHOLDER_MODE = 0o000
+PLACEHOLDER_MTIME_S = 1_000_000_007
+"""An empty regular file with one name, this mode and this time is a placeholder of ours for an absent protected name:
+whoever finds one after the command may remove it. No other file can be lost by that, since it holds nothing."""
+
+NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+
+
+class ProtocolError(ValueError):
+    """A message that is not of this protocol: `what` is wrong, at `where`."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where, self.what = where, what
+
+
+class Mount(NamedTuple):
+    """One thing in the command's tree, at the absolute path `target`.
+
+    `read_only`: a host directory or file, bound. `workspace`: the workspace, bound writable. `copy`: a small host file,
+    copied. `tmpfs`: a private file system of at most `size_mb` (0: the kernel's own half of memory).
+    """
+
+    kind: str
+    target: str
+    source: str = ""
+    size_mb: int = 0
+    mode: int = 0o755
+
+
+class Limits(NamedTuple):
+    """Per process, except `processes`. 0 means no limit. `memory_mb` bounds private writable memory (RLIMIT_DATA)."""
+
+    cpu_s: int
+    memory_mb: int
+    processes: int
+    open_files: int
+    file_size_mb: int
+
+
+class Plan(NamedTuple):
+    """What a command finds.
+
+    `mode`: `sandbox`, or `plain` for a session, limits and descriptors without any isolation. `uid`, `gid`: the
+    command's, inside and outside. `owner_uid`, `owner_gid`: whose the workspace's files are; where they differ from the
+    command's ids, the workspace is bound with an id map. `links`: (path, target). `files`: (path, text).
+    `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be mounted. `protect`: names below the
+    workspace. `network`: `restricted`, or `none` for a plain one.
+    """
+
+    mode: str
+    workspace: str
+    uid: int
+    gid: int
+    owner_uid: int
+    owner_gid: int
+    mounts: tuple[Mount, ...]
+    links: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
+    namespaces: tuple[str, ...]
+    proc: str
+    protect: tuple[str, ...]
+    network: str
+    limits: Limits
+    env: tuple[tuple[str, str], ...]
+    umask: int
+
+
+class Run(NamedTuple):
+    """`payload`: `exec` runs argv; `posture` prints what the command would be, as JSON, and ends with 0."""
+
+    id: int
+    plan_id: str
+    argv: tuple[bytes, ...]
+    tty: tuple[int, int] | None
+    payload: str
+
+
+# --- strict reading -----------------------------------------------------------------------------------------------------
+def _fields(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(where, "must be an object")
+    unknown, missing = value.keys() - set(names), set(names) - value.keys()
+    if unknown:
+        raise ProtocolError(where, f"unknown field {sorted(unknown)[0]}")
+    if missing:
+        raise ProtocolError(where, f"missing field {sorted(missing)[0]}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ProtocolError(where, "must be text without NUL")
+    return value
+
+
+def _one_of(value: Any, where: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed or not isinstance(value, str):
+        raise ProtocolError(where, f"must be one of {', '.join(allowed)}")
+    return value
+
+
+def _number(value: Any, where: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ProtocolError(where, f"must be a whole number from {least} to {most}")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ProtocolError(where, "must be a list")
+    return value
+
+
+def _absolute(value: Any, where: str) -> str:
+    """Canonical, so that no `..` or doubled slash reaches a mount call."""
+    path = _text(value, where)
+    if not path.startswith("/") or (path != "/" and any(part in ("", ".", "..") for part in path[1:].split("/"))):
+        raise ProtocolError(where, "must be an absolute path without empty, . or .. components")
+    return path
+
+
+def _relative(value: Any, where: str) -> str:
+    path = _text(value, where)
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ProtocolError(where, "must be a relative path without empty, . or .. components")
+    return path
+
+
+def _pairs(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for place, item in enumerate(_list(value, where)):
+        if not isinstance(item, list) or len(item) != 2:
+            raise ProtocolError(f"{where}[{place}]", "must be a pair")
+        pairs.append((_text(item[0], f"{where}[{place}]"), _text(item[1], f"{where}[{place}]")))
+    return tuple(pairs)
+
+
+def _mount(value: Any, where: str) -> Mount:
+    item = _fields(value, where, Mount._fields)
+    kind = _one_of(item["kind"], f"{where}.kind", ("read_only", "workspace", "copy", "tmpfs"))
+    source = _text(item["source"], f"{where}.source")
+    if (kind == "tmpfs") == bool(source):
+        raise ProtocolError(f"{where}.source", "a tmpfs has none, everything else has one")
+    if source:
+        _absolute(source, f"{where}.source")
+    return Mount(
+        kind=kind,
+        target=_absolute(item["target"], f"{where}.target"),
+        source=source,
+        size_mb=_number(item["size_mb"], f"{where}.size_mb", 0, 2**40),
+        mode=_number(item["mode"], f"{where}.mode", 0, 0o7777),
+    )
+
+
+def parse_plan(value: Any) -> Plan:
+    """The plan that `plan_value` made. Raises ProtocolError for anything else."""
+    item = _fields(value, "plan", Plan._fields)
+    mode = _one_of(item["mode"], "plan.mode", ("sandbox", "plain"))
+    mounts = tuple(_mount(m, f"plan.mounts[{n}]") for n, m in enumerate(_list(item["mounts"], "plan.mounts")))
+    workspace = _absolute(item["workspace"], "plan.workspace")
+    namespaces = tuple(_one_of(n, "plan.namespaces", NAMESPACES) for n in _list(item["namespaces"], "plan.namespaces"))
+    network = _one_of(item["network"], "plan.network", ("restricted",) if mode == "sandbox" else ("none",))
+    if mode == "sandbox":
+        _check_sandbox(mounts, workspace, namespaces)
+    elif mounts or namespaces or item["protect"]:
+        raise ProtocolError("plan.mode", "a plain plan has no mounts, namespaces or protected names")
+    limits = _fields(item["limits"], "plan.limits", Limits._fields)
+    links = _pairs(item["links"], "plan.links")
+    files = _pairs(item["files"], "plan.files")
+    for path, _ in (*links, *files):
+        _absolute(path, "plan.links or plan.files")
+    env = _pairs(item["env"], "plan.env")
+    if any(not name or "=" in name for name, _ in env):
+        raise ProtocolError("plan.env", "a name must not be empty or hold =")
+    return Plan(
+        mode=mode,
+        workspace=workspace,
+        uid=_number(item["uid"], "plan.uid", 0, 2**32 - 2),
+        gid=_number(item["gid"], "plan.gid", 0, 2**32 - 2),
+        owner_uid=_number(item["owner_uid"], "plan.owner_uid", 0, 2**32 - 2),
+        owner_gid=_number(item["owner_gid"], "plan.owner_gid", 0, 2**32 - 2),
+        mounts=mounts,
+        links=links,
+        files=files,
+        namespaces=namespaces,
+        proc=_one_of(item["proc"], "plan.proc", ("own", "empty")),
+        protect=tuple(_relative(name, "plan.protect") for name in _list(item["protect"], "plan.protect")),
+        network=network,
+        limits=Limits(*(_number(limits[name], f"plan.limits.{name}", 0, 2**40) for name in Limits._fields)),
+        env=env,
+        umask=_number(item["umask"], "plan.umask", 0, 0o777),
+    )
+
+
+def _check_sandbox(mounts: tuple[Mount, ...], workspace: str, namespaces: tuple[str, ...]) -> None:
+    """What a sandbox cannot be without, and what it must never hold twice."""
+    missing = set(NAMESPACES[:6]) - set(namespaces)
+    if missing:
+        raise ProtocolError("plan.namespaces", f"missing namespace {sorted(missing)[0]}")
+    own = [m for m in mounts if m.kind == "workspace"]
+    if len(own) != 1 or own[0].target != workspace or own[0].source != workspace:
+        raise ProtocolError("plan.mounts", "missing mount: exactly one workspace, at its own path")
+    targets = [m.target for m in mounts]
+    for needed in ("/usr", "/tmp", "/dev/shm"):
+        if needed not in targets:
+            raise ProtocolError("plan.mounts", f"missing mount {needed}")
+    if len(set(targets)) != len(targets):
+        raise ProtocolError("plan.mounts", "two mounts have one target")
+    if "/" in targets or any(t == p or t.startswith(p + "/") for t in targets for p in ("/proc", "/dev/pts")):
+        raise ProtocolError("plan.mounts", "/, /proc and /dev/pts are the helper's own")
+
+
+def plan_value(plan: Plan) -> dict[str, Any]:
+    """The JSON value of a plan."""
+    value = plan._asdict()
+    value["mounts"] = [mount._asdict() for mount in plan.mounts]
+    value["limits"] = plan.limits._asdict()
+    return value
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+def plan_request(request_id: int, plan_id: str, plan: Plan) -> bytes:
+    """Raises ProtocolError for a plan beyond MAX_MESSAGE_BYTES."""
+    return _bounded({"op": "plan", "id": request_id, "plan_id": plan_id, "plan": plan_value(plan)}, b"")
+
+
+def run_request(run: Run) -> bytes:
+    """Raises ProtocolError for a command beyond MAX_MESSAGE_BYTES, or with NUL in an argument."""
+    if any(b"\0" in argument for argument in run.argv):
+        raise ProtocolError("run.argv", "holds NUL")
+    head = {"op": "run", "id": run.id, "plan_id": run.plan_id, "tty": run.tty, "payload": run.payload}
+    return _bounded(head, b"".join(argument + b"\0" for argument in run.argv))
+
+
+def _bounded(head: dict[str, Any], argv: bytes) -> bytes:
+    message = json.dumps(head, separators=(",", ":")).encode() + b"\0" + argv
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(str(head["op"]), f"is {len(message)} bytes, more than {MAX_MESSAGE_BYTES}")
+    return message
+
+
+def split_request(message: bytes) -> tuple[str, int, dict[str, Any], bytes]:
+    """(op, id, all fields, raw argv) of a request. Raises ProtocolError."""
+    head, nul, argv = message.partition(b"\0")
+    try:
+        value = json.loads(head)
+    except ValueError as error:
+        raise ProtocolError("request", "is not JSON") from error
+    if not nul or not isinstance(value, dict):
+        raise ProtocolError("request", "must be an object, then NUL")
+    return _one_of(value.get("op"), "request.op", ("plan", "run")), _number(value.get("id"), "request.id"), value, argv
+
+
+def parse_run(value: dict[str, Any], argv: bytes) -> Run:
+    """Raises ProtocolError."""
+    item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload"))
+    tty = item["tty"]
+    if tty is not None:
+        if not isinstance(tty, list) or len(tty) != 2:
+            raise ProtocolError("run.tty", "must be rows and columns")
+        tty = (_number(tty[0], "run.tty", 1, 1000), _number(tty[1], "run.tty", 1, 1000))
+    payload = _one_of(item["payload"], "run.payload", ("exec", "posture"))
+    arguments = tuple(argv.split(b"\0"))
+    if arguments[-1] or (payload == "exec" and (len(arguments) < 2 or not arguments[0])):
+        raise ProtocolError("run.argv", "needs a program, and an end for each argument")
+    return Run(_number(item["id"], "run.id"), _text(item["plan_id"], "run.plan_id"), arguments[:-1], tty, payload)
+
+
+def parse_laid_plan(value: dict[str, Any]) -> tuple[str, Plan]:
+    """(plan_id, plan) of a `plan` request. Raises ProtocolError."""
+    item = _fields(value, "request", ("op", "id", "plan_id", "plan"))
+    return _text(item["plan_id"], "request.plan_id"), parse_plan(item["plan"])
+
+
+# --- replies and records ------------------------------------------------------------------------------------------------
+class Failure(NamedTuple):
+    """A step that failed: `stage` of STAGES, `errno` a name such as EPERM, `path` what it was about or empty."""
+
+    stage: str
+    errno: str
+    path: str
+    message: str
+
+
+class CommandEnd(NamedTuple):
+    """The raw end of the main command, as PID 1 reaped it: exactly one of `code` and `signal` (a number) is set.
+    `cpu_ms`: what it and its reaped children used."""
+
+    code: int | None
+    signal: int | None
+    cpu_ms: int
+
+
+def encode(record: dict[str, Any]) -> bytes:
+    """One JSON line."""
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def failure_value(failure: Failure) -> dict[str, Any]:
+    return {"failed": failure._asdict()}
+
+
+def parse_failure(value: Any) -> Failure:
+    """Raises ProtocolError."""
+    item = _fields(value, "failed", Failure._fields)
+    return Failure(*(_text(item[name], f"failed.{name}") for name in Failure._fields))
+
+
+def parse_object(line: bytes, where: str) -> dict[str, Any]:
+    """Raises ProtocolError."""
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ProtocolError(where, "is not JSON") from error
+    if not isinstance(value, dict):
+        raise ProtocolError(where, "must be an object")
+    return value
+
+
+def parse_command_end(line: bytes) -> CommandEnd:
+    """Raises ProtocolError."""
+    item = _fields(parse_object(line, "status"), "status", CommandEnd._fields)
+    code, signal = item["code"], item["signal"]
+    if (code is None) == (signal is None):
+        raise ProtocolError("status", "needs exactly one of code and signal")
+    return CommandEnd(
+        None if code is None else _number(code, "status.code", 0, 255),
+        None if signal is None else _number(signal, "status.signal", 1, 64),
+        _number(item["cpu_ms"], "status.cpu_ms"),
+    )

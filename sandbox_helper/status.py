@@ -1,0 +1,56 @@
+"""What a child says about itself: one JSON line for each stage it enters, and one for the step that failed.
+
+Written to the report socket until exec closes it. Refuses to know what the stages do. Used by the child, whose every
+step is preceded by `enter`, so that a failure, or a kill, names its stage.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sandbox_helper.protocol import STAGES, Failure, encode, failure_value
+
+_STAGE_LINES = {stage: encode({"stage": stage}) for stage in STAGES}
+"""Made before any fork: a stage costs one write."""
+
+
+class VerifyFailed(OSError):
+    """The kernel's own account of the child is not what was asked for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.EPERM, f"verification: {what}")
+
+
+def os_failure(stage: str, error: OSError) -> Failure:
+    number = error.errno or errno.EIO
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    return Failure(stage, errno.errorcode.get(number, str(number)), path, error.strerror or str(error))
+
+
+class Reporter:
+    """The child's end of the report socket. `fault`: a stage at which to fail, for tests of the failure itself."""
+
+    __slots__ = ("_fault", "fd", "stage")
+
+    def __init__(self, fd: int, fault: str | None) -> None:
+        self.fd = fd
+        self.stage = STAGES[0]
+        self._fault = fault
+
+    def enter(self, stage: str) -> None:
+        """Raises OSError where the runner is gone: nobody would own the command."""
+        self.stage = stage
+        os.write(self.fd, _STAGE_LINES[stage])
+        if stage == self._fault:
+            raise OSError(errno.EIO, "failure asked for by the helper's --fault option")
+
+    def fail(self, error: Exception) -> None:
+        """Says what failed; a runner that is gone needs no answer. Anything but an OSError is our own fault, and ends
+        the start like one."""
+        if not isinstance(error, OSError):
+            error = OSError(errno.ENOTRECOVERABLE, f"{type(error).__name__}: {error}")
+        try:
+            os.write(self.fd, encode(failure_value(os_failure(self.stage, error))))
+        except OSError:
+            pass
