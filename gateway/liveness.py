@@ -8,7 +8,6 @@ left before it serves the same roots. Refuses to know: processes, leases. Used b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from pathlib import Path
 
@@ -18,15 +17,27 @@ _SUFFIX = ".liveness"
 
 
 class Liveness:
-    """The read end: `dead` completes at its end of file. Bytes that someone writes are read and mean nothing."""
+    """The read end: its end of file proves the death of all writers. Bytes that someone writes mean nothing."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         loop = asyncio.get_running_loop()
-        self.dead: asyncio.Future[None] = loop.create_future()
+        self._dead: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._descriptor = descriptor
         self._path = path
         loop.add_reader(descriptor, self._ready)
+
+    async def dead(self) -> None:
+        """Returns once the death is proved; the FIFO is removed then. Safe to cancel and repeat. Raises
+        `asyncio.CancelledError` after `give_up`."""
+        await asyncio.shield(self._dead)
+        await asyncio.to_thread(self._path.unlink, missing_ok=True)
+
+    def give_up(self) -> None:
+        """Stops watching without claiming a death; the FIFO stays for the next start. Idempotent."""
+        if not self._dead.done():
+            self._dead.cancel()
+            self._stop()
 
     def _ready(self) -> None:
         try:
@@ -35,16 +46,7 @@ class Liveness:
         except BlockingIOError:
             return
         self._stop()
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        if not self.dead.done():
-            self.dead.set_result(None)
-
-    def give_up(self) -> None:
-        """Stops watching without claiming a death; the FIFO stays for the next start. Idempotent."""
-        if not self.dead.done():
-            self.dead.cancel()
-            self._stop()
+        self._dead.set_result(None)
 
     def _stop(self) -> None:
         self._loop.remove_reader(self._descriptor)
@@ -58,42 +60,25 @@ class LivenessDirectory:
         self._path = path
         self._next = 0
 
-    def create(self) -> tuple[Liveness, int]:
+    async def create(self) -> tuple[Liveness, int]:
         """A watched read end, and the write end to hand down: close-on-exec, to be closed here once a child has it.
 
         The watch begins with a writer, so there is no end of file before the first child. Raises `OSError`.
         """
-        self._path.mkdir(mode=0o700, exist_ok=True)
         self._next += 1
         path = self._path / f"{os.getpid()}-{self._next}{_SUFFIX}"
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # of an earlier process with our pid, proved dead at start
-        os.mkfifo(path, 0o600)
-        # Reader first, without waiting; then the writer finds one and does not wait either (fifo(7)).
-        read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            write_end = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        except BaseException:
-            os.close(read_end)
-            raise
+        read_end, write_end = await asyncio.to_thread(_make, path)
         return Liveness(read_end, path), write_end
 
     async def await_the_dead(self, within_s: float) -> None:
         """Returns once nothing that an earlier run left behind is alive. Raises `StartFailed` after `within_s`."""
-        if not self._path.is_dir():
+        left = await asyncio.to_thread(_left_behind, self._path)
+        watched = [Liveness(descriptor, path) for path, descriptor in left]
+        if not watched:
             return
-        watched: list[Liveness] = []
+        deaths = [asyncio.ensure_future(one.dead()) for one in watched]
         try:
-            for path in sorted(self._path.glob(f"*{_SUFFIX}")):
-                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                if _has_writer(descriptor):
-                    watched.append(Liveness(descriptor, path))
-                else:
-                    os.close(descriptor)
-                    path.unlink()
-            if not watched:
-                return
-            _, alive = await asyncio.wait({one.dead for one in watched}, timeout=within_s)
+            _, alive = await asyncio.wait(deaths, timeout=within_s)
             if alive:
                 raise StartFailed(
                     "commands of an earlier run are still ending",
@@ -103,6 +88,35 @@ class LivenessDirectory:
         finally:
             for one in watched:
                 one.give_up()
+            for death in deaths:
+                death.cancel()
+            await asyncio.wait(deaths)
+
+
+def _make(path: Path) -> tuple[int, int]:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)  # of an earlier process with our pid, proved dead at start
+    os.mkfifo(path, 0o600)
+    # Reader first, without waiting; then the writer finds one and does not wait either (fifo(7)).
+    read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return read_end, os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(read_end)
+        raise
+
+
+def _left_behind(directory: Path) -> list[tuple[Path, int]]:
+    """FIFOs that have a writer, with a read end each; those without are removed."""
+    found: list[tuple[Path, int]] = []
+    for path in sorted(directory.glob(f"*{_SUFFIX}")):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if _has_writer(descriptor):
+            found.append((path, descriptor))
+        else:
+            os.close(descriptor)
+            path.unlink()
+    return found
 
 
 def _has_writer(descriptor: int) -> bool:

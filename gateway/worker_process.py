@@ -186,7 +186,7 @@ class WorkerLink:
         worker.child.kill()
         try:
             await asyncio.shield(worker.child.exited)
-            await asyncio.shield(worker.liveness.dead)
+            await worker.liveness.dead()
         except asyncio.CancelledError:
             worker.liveness.give_up()
             raise

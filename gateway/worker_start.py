@@ -132,17 +132,21 @@ async def _connect(
     command: WorkerCommand, max_processes: int, deaths: LivenessDirectory, undo: contextlib.AsyncExitStack
 ) -> tuple[Child, Liveness, socket.socket]:
     """Starts the process and takes its connection; what must go if the attempt fails later is left to `undo`."""
-    directory = tempfile.mkdtemp(prefix="codespace-worker-")  # mode 0700, mkdtemp(3)
+    directory = await asyncio.to_thread(tempfile.mkdtemp, prefix="codespace-worker-")  # mode 0700, mkdtemp(3)
     try:
         path = os.path.join(directory, "runner.sock")
         with _listen(path) as listener:
-            child, liveness = _spawn(command, path, max_processes, deaths)
-            # It may have begun to start helpers, but no command: nobody waits for the proof of that death.
+            liveness, write_end = await deaths.create()
+            # It may begin to start helpers, but no command: nobody waits for the proof of that death.
             undo.callback(liveness.give_up)
+            try:
+                child = Child(_spawn(command, path, max_processes, write_end))
+            finally:
+                os.close(write_end)
             undo.push_async_callback(child.put_down)
             return child, liveness, await _accept(listener, child)
     finally:
-        shutil.rmtree(directory)
+        await asyncio.to_thread(shutil.rmtree, directory)
 
 
 def _listen(path: str) -> socket.socket:
@@ -161,32 +165,24 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-def _spawn(command: WorkerCommand, path: str, max_processes: int, deaths: LivenessDirectory) -> tuple[Child, Liveness]:
-    """On the loop's own thread: a worker that asks for a signal at its parent's death gets it at that of the thread
-    which forked it (PR_SET_PDEATHSIG, prctl(2)), and threads of a pool come and go."""
-    liveness, write_end = deaths.create()
-    try:
-        options: Sequence[str] = (
-            *("--socket", path),
-            *("--liveness-fd", str(write_end)),
-            *("--max-processes", str(max_processes)),
-        )
-        # stdout too leads to stderr: in stdio mode standard output belongs to the protocol.
-        process = subprocess.Popen(
-            [*command.argv, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            pass_fds=(write_end,),
-            start_new_session=True,
-            env=dict(command.environment),
-            cwd=command.cwd,
-        )
-    except BaseException:
-        liveness.give_up()
-        raise
-    finally:
-        os.close(write_end)
-    return Child(process), liveness
+def _spawn(command: WorkerCommand, path: str, max_processes: int, liveness_fd: int) -> subprocess.Popen[bytes]:
+    """On the loop's own thread, for some milliseconds: a worker that asks for a signal at its parent's death gets it at
+    that of the thread which forked it (PR_SET_PDEATHSIG, prctl(2)), and threads of a pool come and go."""
+    options: Sequence[str] = (
+        *("--socket", path),
+        *("--liveness-fd", str(liveness_fd)),
+        *("--max-processes", str(max_processes)),
+    )
+    # stdout too leads to stderr: in stdio mode standard output belongs to the protocol.
+    return subprocess.Popen(
+        [*command.argv, *options],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=(liveness_fd,),
+        start_new_session=True,
+        env=dict(command.environment),
+        cwd=command.cwd,
+    )
 
 
 async def _accept(listener: socket.socket, child: Child) -> socket.socket:
