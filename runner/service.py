@@ -83,8 +83,8 @@ class RunnerService:
     ) -> None:
         self.runner_instance_id = f"runner_{secrets.token_hex(12)}"
         self._environments, self._log = environments, log
-        self._watch = WatchHints(watch, log)
-        self._files = Files(self._watch)
+        self.watch_hints = WatchHints(watch, log)
+        self._files = Files(self.watch_hints)
         self._table = ProcessTable(max_running=max_processes, clock=clock)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._listeners: list[EventListener] = []
@@ -133,7 +133,7 @@ class RunnerService:
 
     async def apply_patch(self, request: ApplyPatch) -> PatchApplied:
         applied = await self._patches(request.workspace).apply_patch(request)
-        self._watch.touch(request.workspace)
+        self.watch_hints.touch(request.workspace)
         return applied
 
     async def recover_patches(self, request: RecoverPatches) -> RecoveredPatches:
@@ -234,7 +234,7 @@ class RunnerService:
         # Draining is bounded by itself, so this ends.
         await asyncio.gather(*(process.wait_ended() for process in processes if process.state.is_over))
         self._table.close()
-        await self._watch.close()
+        await self.watch_hints.close()
         await self._files.close()
         for environment in self._environments.values():
             await environment.close()
