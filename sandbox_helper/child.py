@@ -36,10 +36,11 @@ class Facts(NamedTuple):
 
 class Descriptors(NamedTuple):
     """What one child was given. `maps_done`: readable once a privileged server has written the id maps, else None.
-    `tree`, `late`: detached mounts. `stdin`, `stdout`: None with a terminal."""
+    `tree`, `late`: detached mounts. `stdin`, `stdout`, `stderr`: None with a terminal."""
 
     stdin: int | None
     stdout: int | None
+    stderr: int | None
     report: int
     status: int
     control: int
@@ -47,8 +48,14 @@ class Descriptors(NamedTuple):
     tree: int
     late: tuple[tuple[int, str], ...]
 
+    def streams(self) -> tuple[int, int, int] | None:
+        """For 0, 1 and 2; None with a terminal."""
+        if self.stdin is None or self.stdout is None or self.stderr is None:
+            return None
+        return self.stdin, self.stdout, self.stderr
+
     def numbers(self) -> set[int]:
-        single = (self.stdin, self.stdout, self.report, self.status, self.control, self.maps_done)
+        single = (self.stdin, self.stdout, self.stderr, self.report, self.status, self.control, self.maps_done)
         return {fd for fd in single if fd is not None}
 
 
@@ -173,7 +180,7 @@ def _start_command(plan: Plan, request: Run, given: Descriptors, reporter: Repor
     if pid == 0:
         try:
             reporter.enter("session")
-            command.become(plan, request, given.stdin, given.stdout, reporter, slave)
+            command.become(plan, request, given.streams(), reporter, slave)
         except Exception as error:  # noqa: BLE001 - the outermost handler of this process
             reporter.fail(error)
         finally:

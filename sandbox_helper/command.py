@@ -20,15 +20,20 @@ _REPORT_FD = 3
 
 
 def become(
-    plan: Plan, run: Run, stdin: int | None, stdout: int | None, reporter: Reporter, slave_path: str | None
+    plan: Plan, run: Run, streams: tuple[int, int, int] | None, reporter: Reporter, slave_path: str | None
 ) -> None:
-    """Turns the calling process into the command. Raises OSError, with the stage said to `reporter`."""
+    """Turns the calling process into the command. `streams`: for 0, 1 and 2, or None for the terminal `slave_path`.
+
+    Raises OSError, with the stage said to `reporter`.
+    """
     os.setsid()
     if slave_path is not None:
-        stdin = stdout = terminal.take(slave_path)
-    assert stdin is not None and stdout is not None
+        slave = terminal.take(slave_path)
+        streams = (slave, slave, slave)
+    if streams is None:
+        raise VerifyFailed("neither streams nor a terminal")
     _reset_signals()
-    _place_descriptors(stdin, stdout, reporter)
+    _place_descriptors(streams, reporter)
     limits.apply(plan.limits)
     os.umask(plan.umask)
     reporter.enter("chdir")
@@ -51,10 +56,10 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _place_descriptors(stdin: int, stdout: int, reporter: Reporter) -> None:
-    # All three above 2 first, so that none is overwritten before it was copied.
-    stdin, stdout, report = (_above_standard(fd) for fd in (stdin, stdout, reporter.fd))
-    for source, target in ((stdin, 0), (stdout, 1), (stdout, 2)):
+def _place_descriptors(streams: tuple[int, int, int], reporter: Reporter) -> None:
+    # All of them out of the way first, so that none is overwritten before it was copied.
+    report = _above_standard(reporter.fd)
+    for target, source in enumerate([_above_standard(fd) for fd in streams]):
         os.dup2(source, target)
     os.dup2(report, _REPORT_FD, inheritable=False)
     reporter.fd = _REPORT_FD

@@ -31,7 +31,7 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
         if main == 0:
             try:
                 reporter.enter("session")
-                command.become(plan, request, given.stdin, given.stdout, reporter, slave)
+                command.become(plan, request, given.streams(), reporter, slave)
             except Exception as error:  # noqa: BLE001 - the outermost handler of this process
                 reporter.fail(error)
             finally:

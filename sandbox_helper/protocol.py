@@ -28,8 +28,11 @@ STAGES = (
 )  # fmt: skip
 """Where a start can fail, in order. `namespace` is the helper server's own; the rest are the child's."""
 
-RUN_DESCRIPTORS = ("stdin", "stdout", "report", "status", "control")
-"""What travels with `run`. With a terminal the first two are absent: it is made inside, and its master comes back."""
+RUN_DESCRIPTORS = ("stdin", "stdout", "stderr", "report", "status", "control")
+"""What travels with `run`. With a terminal the first three are absent: it is made inside, and its master comes back."""
+
+SET_UP_FAILED = 125
+"""The exit status of `run --plan` for a command that never ran; standard error then holds the failure as a JSON line."""
 
 PLACEHOLDER_MODE = 0o000
 PLACEHOLDER_MTIME_S = 1_000_000_007
@@ -109,7 +112,7 @@ class Run(NamedTuple):
     payload: str
 
 
-# --- strict reading -----------------------------------------------------------------------------------------------------
+# --- strict reading ---------------------------------------------------------------------------------------------------
 def _fields(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(where, "must be an object")
@@ -252,7 +255,7 @@ def plan_value(plan: Plan) -> dict[str, Any]:
     return value
 
 
-# --- requests -----------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 def plan_request(request_id: int, plan_id: str, plan: Plan) -> bytes:
     """Raises ProtocolError for a plan beyond MAX_MESSAGE_BYTES."""
     return _bounded({"op": "plan", "id": request_id, "plan_id": plan_id, "plan": plan_value(plan)}, b"")
@@ -288,11 +291,7 @@ def split_request(message: bytes) -> tuple[str, int, dict[str, Any], bytes]:
 def parse_run(value: dict[str, Any], argv: bytes) -> Run:
     """Raises ProtocolError."""
     item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload"))
-    tty = item["tty"]
-    if tty is not None:
-        if not isinstance(tty, list) or len(tty) != 2:
-            raise ProtocolError("run.tty", "must be rows and columns")
-        tty = (_number(tty[0], "run.tty", 1, 1000), _number(tty[1], "run.tty", 1, 1000))
+    tty = _size(item["tty"], "run.tty")
     payload = _one_of(item["payload"], "run.payload", ("exec", "posture"))
     arguments = tuple(argv.split(b"\0"))
     if arguments[-1] or (payload == "exec" and (len(arguments) < 2 or not arguments[0])):
@@ -306,7 +305,37 @@ def parse_laid_plan(value: dict[str, Any]) -> tuple[str, Plan]:
     return _text(item["plan_id"], "request.plan_id"), parse_plan(item["plan"])
 
 
-# --- replies and records ------------------------------------------------------------------------------------------------
+class Once(NamedTuple):
+    """One command for `run --plan`. `tty`: the size of the terminal to make, or None for the caller's streams."""
+
+    plan: Plan
+    argv: tuple[str, ...]
+    tty: tuple[int, int] | None
+
+
+def once_value(once: Once) -> bytes:
+    """What the descriptor of `run --plan` holds."""
+    return json.dumps({"plan": plan_value(once.plan), "argv": once.argv, "tty": once.tty}).encode()
+
+
+def parse_once(data: bytes) -> Once:
+    """Raises ProtocolError."""
+    item = _fields(parse_object(data, "once"), "once", Once._fields)
+    argv = tuple(_text(argument, "once.argv") for argument in _list(item["argv"], "once.argv"))
+    if not argv or not argv[0]:
+        raise ProtocolError("once.argv", "needs a program")
+    return Once(parse_plan(item["plan"]), argv, _size(item["tty"], "once.tty"))
+
+
+def _size(value: Any, where: str) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ProtocolError(where, "must be rows and columns")
+    return _number(value[0], where, 1, 1000), _number(value[1], where, 1, 1000)
+
+
+# --- replies and records ----------------------------------------------------------------------------------------------
 class Failure(NamedTuple):
     """A step that failed: `stage` of STAGES, `errno` a name such as EPERM, `path` what it was about or empty."""
 

@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import Any
 
-from sandbox_helper import child, plain, process_control, protocol, seccomp, signals
+from sandbox_helper import child, plain, process_control, protocol, seccomp
 from sandbox_helper import syscalls as sc
 from sandbox_helper.child import Descriptors, Facts
 from sandbox_helper.identity import IdMaps
@@ -121,18 +121,19 @@ class Server:
         return self._run(plan_or_none, run, given)
 
     def _run(self, plan: Plan, run: Run, given: list[int]) -> tuple[dict[str, Any], int | None]:
-        if len(given) != (3 if run.tty else 5):
+        if len(given) != (3 if run.tty else 6):
             raise ProtocolError("run", f"{len(given)} descriptors came with it")
-        stdin, stdout = (None, None) if run.tty else (given[0], given[1])
         report, status, control = given[-3:]
+        stdin, stdout, stderr = (None, None, None) if run.tty else given[:3]
         stage = "mounts"
-        tree, late = -1, []  # type: ignore[var-annotated]
+        tree = -1
+        late: list[tuple[int, str]] = []
         try:
             if self._trees is not None:
                 tree, late = self._trees.get(run.plan_id, plan).open()
             stage = "namespace"
             pid, pidfd = self._clone(
-                plan, run, Descriptors(stdin, stdout, report, status, control, None, tree, tuple(late))
+                plan, run, Descriptors(stdin, stdout, stderr, report, status, control, None, tree, tuple(late))
             )
         except OSError as error:
             return {"id": run.id, **failure_value(os_failure(stage, error))}, None

@@ -35,7 +35,7 @@ class SetUpReport:
 
 @dataclass
 class StartChannels:
-    """Both ends of everything. `for_child()` goes with the request and is closed afterwards; the rest is the runner's."""
+    """Both ends of everything: `for_child()` goes with the request and is closed afterwards, the rest is ours."""
 
     tty: bool
     _ours: dict[str, int] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class StartChannels:
             if not self.tty:
                 self._theirs["stdin"], self._ours["stdin"] = os.pipe2(os.O_CLOEXEC)
                 self._ours["output"], self._theirs["stdout"] = os.pipe2(os.O_CLOEXEC)
+                self._theirs["stderr"] = os.dup(self._theirs["stdout"])
                 _widen(self._ours["output"])
             self.report, report_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             self._theirs["report"] = report_end.detach()

@@ -187,7 +187,7 @@ class HelperClient:
             return
         loop, fd = asyncio.get_running_loop(), self._socket.fileno()
         self._writable = writable = loop.create_future()
-        loop.add_writer(fd, lambda: writable.done() or writable.set_result(None))
+        loop.add_writer(fd, _settle, writable)
         try:
             await writable
         finally:
@@ -237,10 +237,11 @@ class HelperClient:
                 self._writable.set_result(None)
         self._socket.close()
         self._socket = None
-        waiting = [*self._pending.values(), *([self._hello] if self._hello is not None else [])]
-        for future in waiting:
+        for future in self._pending.values():
             if not future.done():
                 future.set_exception(HelperGone("the sandbox helper ended"))
+        if self._hello is not None and not self._hello.done():
+            self._hello.set_exception(HelperGone("the sandbox helper ended before it was ready"))
         self.gone.set()
 
     async def close(self) -> None:
@@ -260,7 +261,7 @@ async def reap(pid: int) -> None:
         return
     try:
         await readable(pidfd)
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        _wait(pidfd)
     except ChildProcessError:
         pass
     finally:
@@ -273,22 +274,32 @@ async def reap_pidfd(pidfd: int, *, kill: bool) -> None:
         if kill:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         await readable(pidfd)
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        _wait(pidfd)
     except (ChildProcessError, ProcessLookupError):
         pass
     finally:
         os.close(pidfd)
 
 
+def _wait(pidfd: int) -> None:
+    """At once, since the pidfd said that the child is over."""
+    os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+
+
 async def readable(fd: int) -> None:
     """Until `fd` is readable. Safe to cancel."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: future.done() or future.set_result(None))
+    loop.add_reader(fd, _settle, future)
     try:
         await future
     finally:
         loop.remove_reader(fd)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _lift(fd: int) -> int:

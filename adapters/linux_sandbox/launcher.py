@@ -23,7 +23,7 @@ from adapters.linux_sandbox.plan import Abilities, Owner, PlanError, build_plan,
 from adapters.linux_sandbox.probing import Probe, current_namespaces, temporary_workspace, weaken
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
-from runner.api import Isolation, IsolationReport, WorkspaceTerms
+from runner.api import Isolation, IsolationReport, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
 
@@ -182,7 +182,8 @@ class LinuxSandboxLauncher:
     async def _launch(self, request: LaunchRequest) -> SandboxedProcess:
         terms = request.terms
         if terms.sandbox == "off":
-            helper, found, abilities = await self._helper("plain"), (), Abilities()
+            helper, abilities = await self._helper("plain"), Abilities()
+            found: tuple[Protection, ...] = ()
         else:
             if terms.network == "enabled":
                 raise _no_proxy()
@@ -199,6 +200,14 @@ class LinuxSandboxLauncher:
             return await self._start(helper, plan, request, channels, report.isolation_of(plan, found, terms.limits))
         finally:
             channels.close()
+
+    async def plan_for(self, terms: WorkspaceTerms, *, terminal: bool) -> Plan:
+        """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""
+        if terms.sandbox == "off":
+            return self._plan(terms, Abilities(), terminal=terminal)
+        if terms.network == "enabled":
+            raise _no_proxy()
+        return self._plan(terms, (await self._abilities_for(terms)).abilities, terminal=terminal)
 
     def _facts(self) -> HostFacts:
         if self._host is None:

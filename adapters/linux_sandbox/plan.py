@@ -134,12 +134,14 @@ def _share(memory_mb: int, part: int) -> int:
 
 def _files(host: HostFacts, uid: int, gid: int, home: str) -> tuple[tuple[str, str], ...]:
     """Accounts and names of the sandbox's own: the host's would tell who else is there."""
+    nologin = "/usr/sbin/nologin"
+    accounts = (
+        f"root:x:0:0:root:/root:{nologin}",
+        f"agent:x:{uid}:{gid}:agent:{home}:/bin/sh",
+        f"nobody:x:65534:65534:nobody:/nonexistent:{nologin}",
+    )
     return (
-        (
-            "/etc/passwd",
-            f"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{uid}:{gid}:agent:{home}:/bin/sh\n"
-            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-        ),
+        ("/etc/passwd", "\n".join(accounts) + "\n"),
         ("/etc/group", f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
         ("/etc/hosts", f"127.0.0.1 localhost {host.hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
         ("/etc/hostname", f"{host.hostname}\n"),

@@ -33,18 +33,25 @@ IDENTITY = (
 )
 LIMITS = "Delegate a cgroup v2 subtree to this program's user (systemd: Delegate=yes)."
 
+_MAPS = (
+    "The id maps were refused; as root the helper needs CAP_SETUID and CAP_SETGID: run it as an ordinary user instead."
+)
+_PROTECT = (
+    "Replace a link at a protected name by a real file or directory, or take the name out of the workspace's `protect`."
+)
+_EXEC = (
+    "Check the command's first word: it must exist in the sandbox and be executable there. Programs outside /usr need "
+    "their directory under `mounts_read_only`."
+)
 _BY_STAGE = {
-    "maps": ("user_namespace", "The id maps were refused; as root the helper needs CAP_SETUID and CAP_SETGID: run it as an "
-             "ordinary user instead."),
+    "maps": ("user_namespace", _MAPS),
     "mounts": ("mount_namespace", _MOUNT),
     "pivot": ("mount_namespace", _MOUNT),
     "network": ("network_namespace", _SECCOMP),
     "seccomp": ("seccomp", "The kernel needs CONFIG_SECCOMP_FILTER."),
-    "protect": ("protected_names", "Replace a link at a protected name by a real file or directory, or take the name out "
-                "of the workspace's `protect`."),
-    "exec": ("exec", "Check the command's first word: it must exist in the sandbox and be executable there. Programs "
-             "outside /usr need their directory under `mounts_read_only`."),
-}  # fmt: skip
+    "protect": ("protected_names", _PROTECT),
+    "exec": ("exec", _EXEC),
+}
 
 
 def remedy_for(failure: Failure) -> tuple[str, str | None]:

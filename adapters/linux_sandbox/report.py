@@ -139,7 +139,8 @@ def _limit_protections(inside: Mapping[str, int], limits: Limits) -> list[Protec
     found.append(
         Protection(
             name="limit_attribution", state="degraded", required=False,
-            detail="memory and process limits hold, but the kernel does not say when one ended a command", remedy=LIMITS,
+            detail="memory and process limits hold, but nothing says when one ended a command",
+            remedy=LIMITS,
         )
     )  # fmt: skip
     return found

@@ -1,0 +1,52 @@
+"""One command through the helper's own `run --plan`, for a terminal: the plan, the command line and its clean-up.
+
+The caller starts the program (with ptyprocess where it wants a terminal) and waits for it. Refuses to start anything.
+Called by the command line's `exec`, after the same probe that every launch makes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adapters.linux_sandbox import placeholders
+from adapters.linux_sandbox.client import library, program
+from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from runner.api import WorkspaceTerms
+from sandbox_helper.protocol import SET_UP_FAILED, Once, once_value
+
+__all__ = ["SET_UP_FAILED", "OneCommand", "prepare"]
+
+
+@dataclass(frozen=True)
+class OneCommand:
+    """`argv`: to execute with an empty environment; `plan_fd` keeps its number (`pass_fds`). `close` once it is over.
+
+    The program's exit status is the command's, 128 + n for a signal, or SET_UP_FAILED with a JSON line on its standard
+    error: {"failed": {"stage", "errno", "path", "message"}}.
+    """
+
+    argv: tuple[str, ...]
+    plan_fd: int
+    terms: WorkspaceTerms
+
+    def close(self) -> None:
+        """Once the program is over: closes the descriptor and removes placeholders from the workspace."""
+        os.close(self.plan_fd)
+        if self.terms.sandbox == "required":
+            placeholders.sweep(self.terms.root, self.terms.protect)
+
+
+async def prepare(
+    launcher: LinuxSandboxLauncher, terms: WorkspaceTerms, argv: Sequence[str], tty_size: tuple[int, int] | None
+) -> OneCommand:
+    """`tty_size`: (rows, columns) for a terminal of the command's own. The caller holds the workspace's lock.
+
+    Raises SandboxUnavailable, LaunchFailed.
+    """
+    plan = await launcher.plan_for(terms, terminal=tty_size is not None)
+    fd = os.memfd_create("codespace-plan")
+    os.write(fd, once_value(Once(plan, tuple(argv), tty_size)))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return OneCommand((*program(), "run", "--plan", str(fd), "--library", library()), fd, terms)

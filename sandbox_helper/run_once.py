@@ -1,0 +1,229 @@
+"""One command without a standing server, for a terminal: reads plan and argv from a descriptor, and ends as it did.
+
+Set-up and containment are the server's own: this process forks one for its single request and stands where the runner
+would, as the parent of PID 1 and holder of the pipes. With a terminal it copies between its own streams and the
+command's terminal; whoever wants that starts it on a terminal of its own (ptyprocess). Refuses to know workspaces.
+Called by the program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import termios
+import tty
+from typing import NamedTuple
+
+from sandbox_helper import protocol
+from sandbox_helper.protocol import SET_UP_FAILED, Failure, Once, ProtocolError, Run
+from sandbox_helper.server import serve
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_MAX_PLAN_BYTES = 1024 * 1024
+_CHUNK = 65536
+
+
+class _Start(NamedTuple):
+    """`report`, `status`: read ends. `control`: write end. `pidfd`: of PID 1."""
+
+    report: socket.socket
+    status: int
+    control: int
+    pidfd: int
+
+
+class _Refused(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def run(plan_fd: int) -> int:
+    """The exit status: the command's, 128 + n where a signal ended it, or SET_UP_FAILED."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        once = protocol.parse_once(_read_all(plan_fd))
+        start = _start(once)
+        master = _read_report(start.report)
+    except ProtocolError as error:
+        return _say(Failure("namespace", "EPROTO", "", str(error)))
+    except _Refused as error:
+        return _say(error.failure)
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, _frame: _pass_on(start.control, number))
+    if master is not None:
+        _bridge(master, start.pidfd)
+    else:
+        _until_over(start.pidfd)
+    return _end(start)
+
+
+def _read_all(fd: int) -> bytes:
+    parts, total = [], 0
+    while part := os.read(fd, _CHUNK):
+        parts.append(part)
+        total += len(part)
+        if total > _MAX_PLAN_BYTES:
+            raise ProtocolError("once", f"is more than {_MAX_PLAN_BYTES} bytes")
+    os.close(fd)
+    return b"".join(parts)
+
+
+def _start(once: Once) -> _Start:
+    """Raises _Refused, ProtocolError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        try:
+            ours.close()
+            os._exit(serve(theirs.detach(), once.plan.mode, None, None))
+        finally:
+            os._exit(1)
+    theirs.close()
+    with ours:
+        hello = _reply(ours)[0]
+        if "failed" in hello:
+            raise _Refused(protocol.parse_failure(hello["failed"]))
+        ours.send(protocol.plan_request(1, "once", once.plan))
+        _reply(ours)
+        report, report_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        status_read, status_write = os.pipe2(os.O_CLOEXEC)
+        control_read, control_write = os.pipe2(os.O_CLOEXEC)
+        given = [] if once.tty else [0, 1, 2]
+        given += [report_end.fileno(), status_write, control_read]
+        argv = tuple(os.fsencode(argument) for argument in once.argv)
+        socket.send_fds(ours, [protocol.run_request(Run(2, "once", argv, once.tty, "exec"))], given)
+        answer, pidfd = _reply(ours)
+    report_end.close()
+    os.close(status_write)
+    os.close(control_read)
+    if "failed" in answer:
+        raise _Refused(protocol.parse_failure(answer["failed"]))
+    if pidfd is None:
+        raise ProtocolError("reply", f"no process: {answer}")
+    return _Start(report, status_read, control_write, pidfd)
+
+
+def _reply(connection: socket.socket) -> tuple[dict[str, object], int | None]:
+    message, fds, _, _ = socket.recv_fds(connection, protocol.MAX_MESSAGE_BYTES, 1)
+    if not message:
+        raise ProtocolError("reply", "the helper ended")
+    return protocol.parse_object(message, "reply"), fds[0] if fds else None
+
+
+def _read_report(report: socket.socket) -> int | None:
+    """The terminal's master, if one was made. Raises _Refused where the command never started."""
+    stage, master, buffer = "namespace", None, b""
+    while True:
+        data, fds, _, _ = socket.recv_fds(report, _CHUNK, 1)
+        if fds:
+            master = fds[0]
+        if not data:
+            break
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            value = protocol.parse_object(line, "report")
+            if "failed" in value:
+                raise _Refused(protocol.parse_failure(value["failed"]))
+            stage = value.get("stage", stage)
+    report.close()
+    if stage != "exec":
+        raise _Refused(Failure(stage, "EIO", "", "the set-up was killed"))
+    return master
+
+
+def _pass_on(control: int, number: int) -> None:
+    try:
+        os.write(control, bytes((number, signal.SIGCONT)))
+    except OSError:
+        pass  # PID 1 is over
+
+
+def _until_over(pidfd: int) -> None:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    while not poll.poll():
+        pass
+
+
+def _bridge(master: int, pidfd: int) -> None:
+    """Copies until PID 1 is over and the terminal is empty. The outer terminal, if it is one, is raw meanwhile."""
+    saved = termios.tcgetattr(0) if os.isatty(0) else None
+    if saved is not None:
+        tty.setraw(0)
+    previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: _copy_size(master))
+    _copy_size(master)
+    os.set_blocking(master, False)
+    try:
+        _copy(master, pidfd)
+    finally:
+        signal.signal(signal.SIGWINCH, previous)
+        if saved is not None:
+            termios.tcsetattr(0, termios.TCSAFLUSH, saved)
+        os.close(master)
+
+
+def _copy_size(master: int) -> None:
+    try:
+        fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
+    except OSError:
+        pass  # standard input is no terminal: the size of the request stays
+
+
+def _copy(master: int, pidfd: int) -> None:
+    poll = select.poll()
+    for fd in (master, pidfd, 0):
+        poll.register(fd, select.POLLIN)
+    over = False
+    while True:
+        ready = {fd for fd, _ in poll.poll(0 if over else None)}
+        if 0 in ready and not _copy_in(master):
+            poll.unregister(0)
+        if master in ready:
+            if not _copy_out(master):
+                break
+        elif over:
+            break
+        if pidfd in ready:
+            over = True
+            poll.unregister(pidfd)
+    _until_over(pidfd)
+
+
+def _copy_in(master: int) -> bool:
+    """False at the end of the input, which the command sees as its terminal's own end of file."""
+    data = os.read(0, _CHUNK)
+    try:
+        os.write(master, data or b"\x04")
+    except OSError:
+        pass  # the terminal is full or over; a terminal drops input it cannot hold
+    return bool(data)
+
+
+def _copy_out(master: int) -> bool:
+    """False once the terminal has ended: Linux says EIO when its last opener is gone."""
+    try:
+        data = os.read(master, _CHUNK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    while data:
+        data = data[os.write(1, data) :]
+    return True
+
+
+def _end(start: _Start) -> int:
+    result = os.waitid(os.P_PIDFD, start.pidfd, os.WEXITED)
+    try:
+        end = protocol.parse_command_end(os.read(start.status, 4096))
+    except ProtocolError:
+        return 128 + result.si_status if result is not None and result.si_code != os.CLD_EXITED else 1
+    return 128 + end.signal if end.signal is not None else end.code or 0
+
+
+def _say(failure: Failure) -> int:
+    os.write(2, protocol.encode(protocol.failure_value(failure)))
+    return SET_UP_FAILED
