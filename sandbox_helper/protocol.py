@@ -32,7 +32,7 @@ RUN_DESCRIPTORS = ("stdin", "stdout", "stderr", "report", "status", "control")
 """What travels with `run`. With a terminal the first three are absent: it is made inside, and its master comes back."""
 
 SET_UP_FAILED = 125
-"""The exit status of `run --plan` for a command that never ran; standard error then holds the failure as a JSON line."""
+"""The exit status of `run --plan` for a command that never ran; standard error then holds the failure in JSON."""
 
 PLACEHOLDER_MODE = 0o000
 PLACEHOLDER_MTIME_S = 1_000_000_007

@@ -46,7 +46,8 @@ async def prepare(
     Raises SandboxUnavailable, LaunchFailed.
     """
     plan = await launcher.plan_for(terms, terminal=tty_size is not None)
-    fd = os.memfd_create("codespace-plan")
+    # Inheritable: ptyprocess keeps descriptors open, but leaves close-on-exec as it is.
+    fd = os.memfd_create("codespace-plan", 0)
     os.write(fd, once_value(Once(plan, tuple(argv), tty_size)))
     os.lseek(fd, 0, os.SEEK_SET)
     return OneCommand((*program(), "run", "--plan", str(fd), "--library", library()), fd, terms)
