@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 
 from adapters.filesystem.beneath import Opener
@@ -18,19 +19,28 @@ from runner.api import FindFiles, FindPage, FoundPath
 
 MAX_ENTRIES = 500_000
 """Directory entries that one page looks at: about a second's work."""
+DEADLINE_S = 10.0
+"""For the walk of one page, where the disk is slow. What is found by then is given, with a cursor."""
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Paths in one page. JSON may write six bytes for one, so this stays below the frame's bound."""
 
 
 def find_page(opener: Opener, root_fd: int, request: FindFiles, max_entries: int) -> FindPage:
     """The next `limit` matches after the cursor, and a cursor if there is, or may be, more."""
     start = decode_cursor(request.cursor) if request.cursor is not None else None
-    walk = TreeWalk(opener, root_fd, Glob(request.pattern), start, max_entries)
+    deadline = time.monotonic() + DEADLINE_S
+    walk = TreeWalk(
+        opener, root_fd, Glob(request.pattern), start, max_entries, expired=lambda: time.monotonic() > deadline
+    )
     entries: list[Entry] = []
     more, last = None, start
+    size = 0
     for entry in walk:
-        if len(entries) == request.limit:
+        if len(entries) == request.limit or size > MAX_PAGE_BYTES:
             more = last
             break
         entries.append(entry)
+        size += len(os.fsencode(entry.path))
         last = walk.place
     else:
         more = walk.place if walk.exhausted else None

@@ -204,10 +204,15 @@ class Here:
 
 
 class Glob:
-    """A parsed pattern. Immutable but for a cache of positions, so one object serves one walk."""
+    """One pattern, or several of which any may match. Immutable but for a cache of positions: one object, one walk.
 
-    def __init__(self, pattern: str) -> None:
-        self._alternatives = tuple(dict.fromkeys(_split(tokens) for tokens in _parsed(pattern)))
+    Raises `RunnerError`: INVALID_ARGUMENT for a malformed or oversized pattern, PATH_ESCAPE for one that is absolute,
+    or holds `..`, NUL or an empty component.
+    """
+
+    def __init__(self, *patterns: str) -> None:
+        every = (_split(tokens) for pattern in patterns for tokens in _parsed(pattern))
+        self._alternatives = tuple(dict.fromkeys(every))
         self._cache: dict[frozenset[_Position], Here | None] = {}
 
     def top(self) -> Here | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -24,7 +24,7 @@ DIRECTORY_KEEP = 100_000
 UNREADABLE_SHOWN = 20
 
 Kind = Literal["file", "directory", "symlink", "other"]
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 """It was listed and is no directory below the root any more: the answer is that of a walk that came later."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
@@ -55,8 +55,8 @@ class TreeWalk:
     """One walk. After iteration ends or is left: `place` is where, `exhausted` whether the bound on entries ended it.
 
     `max_entries`: a bound on directory entries looked at, checked between directories; those on the way to `start` do
-    not count and at least one new directory is read, so that repeated walks get on. `unreadable`: directories that
-    were refused (at most UNREADABLE_SHOWN), as displayed.
+    not count and at least one new directory is read, so that repeated walks get on. `expired` ends it in the same way.
+    `unreadable`: directories that were refused (at most UNREADABLE_SHOWN), as displayed.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class TreeWalk:
         glob: Glob,
         start: Place | None,
         max_entries: int,
+        *,
+        expired: Callable[[], bool],
         rules: Rules | None = None,
     ) -> None:
         self.place = start
@@ -78,6 +80,7 @@ class TreeWalk:
         self._left = max_entries
         self._listed = False
         self._rules = rules
+        self._expired = expired
 
     def __iter__(self) -> Iterator[Entry]:
         """Raises `RunnerError` where the root cannot be listed or descriptors run out."""
@@ -103,7 +106,7 @@ class TreeWalk:
                 self.place = Place(path, "after")
                 yield Entry(path, kind)
             elif inside is not None:
-                if self._left <= 0 and self._listed:
+                if self._listed and (self._left <= 0 or self._expired()):
                     self.place = Place(path, "before")
                     self.exhausted = True
                     return
@@ -135,7 +138,7 @@ class TreeWalk:
     def _refused(self, path: str, error: OSError) -> None:
         if not path or error.errno in _OURS:
             raise path_error(path or ".", error, "list") from error
-        if error.errno not in _GONE and len(self.unreadable) < UNREADABLE_SHOWN:
+        if error.errno not in GONE and len(self.unreadable) < UNREADABLE_SHOWN:
             self.unreadable.append(displayed(path))
 
 
