@@ -104,7 +104,7 @@ class Appliance:
                     self.serving.set()
                     try:
                         await self._stop.wait()
-                        self._log.info("shutting down")
+                        self._log.info("shutting_down")
                         front.stop_accepting()
                         await asyncio.to_thread(unix.close)
                         await self._close_application()
@@ -176,7 +176,7 @@ class Appliance:
                 await self._application.close()
         except TimeoutError:
             # Going on ends this process, and with it the worker and every namespace below it.
-            self._log.error("the runner did not end in time", waited_s=CLOSE_S)
+            self._log.error("close_overdue", waited_s=CLOSE_S)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -202,7 +202,7 @@ class Appliance:
             try:
                 await self._application.reload()
             except OperatorError as error:
-                self._log.error("reload refused, the registry in force stays", problem=str(error))
+                self._log.error("reload_refused", problem=str(error))
             else:
                 self._log.info("reloaded")
 

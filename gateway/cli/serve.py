@@ -53,7 +53,7 @@ def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secre
     log = logging.configure(settings.log_level, secrets=secrets)
     metrics = Metrics()
     if os.geteuid() == 0:
-        log.warning("running as root", remedy="give the appliance a user of its own")
+        log.warning("running_as_root", remedy="give the appliance a user of its own")
 
     async def live() -> None:
         application = parts.application(settings, LogAudit(log, metrics), log)

@@ -69,7 +69,7 @@ class UnixHttpProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self._rule.metrics.request_refused("peer")
-        self._rule.log.warning("peer refused", uid=peer.uid, pid=peer.pid)
+        self._rule.log.warning("peer_refused", uid=peer.uid, pid=peer.pid)
         text = f"uid {peer.uid} may not use this socket; the operator may add it to CODESPACE_ALLOW_UIDS"
         body = json.dumps({"error": {"reason": "peer", "message": text}}).encode()
         head = f"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"

@@ -104,7 +104,7 @@ class ToolServer:
         except Exception:  # noqa: BLE001 - the outermost handler: the caller learns an id, the log has the rest under it
             wrapped = internal(new_error_id())
             code = wrapped.code.value
-            self._log.exception("tool failed", error_id=wrapped.details["error_id"])
+            self._log.exception("tool_failed", error_id=wrapped.details["error_id"])
             return failure(wrapped)
         finally:
             self._metrics.tool_called(tool.name, code, time.perf_counter() - began)

@@ -57,6 +57,10 @@ class Tool(Generic[A]):
         nulls = sorted(name for name, value in given.items() if value is None and name in self.arguments.model_fields)
         if nulls:
             raise self._refused([(nulls[0], f'argument "{nulls[0]}" must not be null; leave it out instead')])
+        broken = [name for name, value in given.items() if not _is_unicode(value)]
+        if broken:
+            name = broken[0]
+            raise self._refused([(name, f'argument "{name}" of {self.name}: holds half of a surrogate pair, no text')])
         try:
             return self.arguments.model_validate(given)
         except ValidationError as error:
@@ -91,6 +95,23 @@ class Tool(Generic[A]):
     def output_schema(self) -> dict[str, Any]:
         """JSON Schema of the structured result: absent optional fields are omitted, never null."""
         return plain_schema(self.result.model_json_schema(mode="serialization"), results=True)
+
+
+def _is_unicode(value: object) -> bool:
+    """JSON can escape half a surrogate pair, which is no character and cannot be written anywhere."""
+    if isinstance(value, str):
+        if value.isascii():
+            return True
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if isinstance(value, list):
+        return all(map(_is_unicode, value))
+    if isinstance(value, dict):
+        return all(map(_is_unicode, value)) and all(map(_is_unicode, value.values()))
+    return True
 
 
 def plain_schema(schema: dict[str, Any], *, results: bool = False) -> dict[str, Any]:

@@ -207,7 +207,7 @@ async def test_an_allowed_peer_is_named_in_the_context_of_its_calls(opened: Endp
     async with serve(opened) as serving:
         serving.application.fault = RuntimeError("look at the log")
         await serving.call("workspace_info", {})
-        logged = serving.events("tool failed")
+        logged = serving.events("tool_failed")
         assert logged[0]["peer"] == f"unix:uid={os.getuid()}:{os.getpid()}"
         assert logged[0]["tool"] == "workspace_info"
 
@@ -219,7 +219,7 @@ async def test_a_peer_whose_uid_is_not_listed_is_refused_before_http(opened: End
         reply = await serving.request(serving.unix, "GET", "/healthz")
         assert reply.status == 403
         assert f"uid {os.getuid()} may not use this socket" in reply.json()["error"]["message"]
-        assert serving.events("peer refused")[0]["uid"] == os.getuid()
+        assert serving.events("peer_refused")[0]["uid"] == os.getuid()
         assert serving.application.calls == []
         assert b'codespace_refused_requests_total{reason="peer"} 1.0' in serving.metrics.render()
 
