@@ -20,6 +20,8 @@ import uvloop
 
 from adapters.container.backend import ContainerBackend
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
+from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.ripgrep.search import RipgrepSearch
 from runner.log import JsonLines, Log
 from runner.service import RunnerService
 from runner.worker import serve
@@ -37,7 +39,14 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
     Used here and by the gateway's `--runner in-process`. Needs a running event loop.
     """
     return RunnerService(
-        environments={"host": Environment(filesystem=OpenatFileSystem()), "linux-container": container()},
+        environments={
+            "host": Environment(
+                filesystem=OpenatFileSystem(),
+                search=RipgrepSearch(),
+                launcher=LinuxSandboxLauncher(liveness_fd),
+            ),
+            "linux-container": container(),
+        },
         watch=None,
         max_processes=max_processes,
         log=log,

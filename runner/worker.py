@@ -92,8 +92,9 @@ class WorkerLink(asyncio.Protocol):
             case RequestReceived():
                 self._accept(event)
             case CancelReceived(request_id):
-                if request_id in self._cancellable:
-                    self._tasks[request_id].cancel()
+                # Behind the first step of a task whose request came in the same bytes: before it there is no work to
+                # cancel, and afterwards there would be no cancel.
+                self._loop.call_soon(self._cancel, request_id)
             case HelloReceived():
                 self._log("connected")
             case GoodbyeReceived(reason):
@@ -104,6 +105,10 @@ class WorkerLink(asyncio.Protocol):
                 self._end("the gateway closed the connection")
             case _:
                 raise AssertionError(f"{event!r} cannot arrive at a worker")
+
+    def _cancel(self, request_id: int) -> None:
+        if request_id in self._cancellable:
+            self._tasks[request_id].cancel()
 
     def _accept(self, request: RequestReceived) -> None:
         if len(self._tasks) >= MAX_OPEN_REQUESTS:
@@ -195,7 +200,7 @@ class WorkerLink(asyncio.Protocol):
             self._transport.close()
         self._writable.set()
         for request_id in list(self._cancellable):
-            self._tasks[request_id].cancel()
+            self._cancel(request_id)
 
 
 async def serve(
