@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import os
 import resource
-import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -38,7 +38,7 @@ _OPTIONS = (
     "--no-context-separator",
     "--field-match-separator=:",
     "--field-context-separator=-",
-    f"--max-columns={MAX_TEXT_BYTES}",
+    f"--max-columns={MAX_TEXT_BYTES + 2}",  # rg counts the line's ending
     "--max-columns-preview",
     "--crlf",
 )
@@ -119,10 +119,19 @@ class Programs:
 
 def find_program() -> str | None:
     """The `rg` that belongs to this installation, else the system's; None if there is none."""
-    beside = os.path.join(os.path.dirname(sys.executable), "rg")
-    if os.path.isfile(beside) and os.access(beside, os.X_OK):
-        return beside
-    return shutil.which("rg", path=os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"))
+    folders = [os.path.dirname(sys.executable), *os.environ.get("PATH", os.defpath).split(":")]
+    candidates = (os.path.join(folder, "rg") for folder in folders if folder.startswith("/"))
+    return next(filter(_is_program, candidates), None)
+
+
+def _is_program(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return False
+    mode = os.fstat(fd).st_mode
+    os.close(fd)
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
 @dataclass(frozen=True)
