@@ -95,7 +95,7 @@ def test_a_set_keeps_what_it_holds_and_follows_a_new_name_of_the_same_directory(
         assert lock is not None
         lock.verify("demo")
         with pytest.raises(StartFailed, match="replaced"):
-            held.acquire(str(other), status.st_dev, status.st_ino + 1, "root")
+            held.acquire(str(other), status.st_dev, 0, "root")
     finally:
         held.close()
         held.close()
