@@ -85,7 +85,8 @@ def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter
     self_fd = os.open(PROC_SELF, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     _build(plan, given)
     reporter.enter("protect")
-    protect.cover(plan.workspace, plan.protect)
+    if protect.cover(plan.workspace, plan.protect):
+        reporter.note_placeholders()
     reporter.enter("pivot")
     sc.pivot_root(".", ".")
     sc.umount_detach(".")
@@ -149,6 +150,7 @@ def _build(plan: Plan, given: Descriptors) -> None:
             size = f"size={mount.size_mb}m," if mount.size_mb else ""
             data = f"{size}mode={mount.mode:o}"
             sc.mount("tmpfs", mount.target[1:], "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, data)
+    os.mkdir(plan.home[1:], 0o700)
     for tree, target in given.late:
         # Fresh private file systems of our own: nobody has written a link there yet.
         os.makedirs(target[1:], 0o755, exist_ok=True)

@@ -18,23 +18,26 @@ from sandbox_helper.tree import EMPTY_FILE
 _SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 
-def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> None:
+def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> int:
     """Covers each name, relative to the workspace at `workspace` of the tree at `root`.
 
-    A name whose parent does not exist is left alone. Raises OSError with the name: ELOOP where a link stands at the
-    name or on the way to it, which nothing could be mounted on safely.
+    Returns the number of placeholders that stand in the workspace now. A name whose parent does not exist is left
+    alone. Raises OSError with the name: ELOOP where a link stands at the name or on the way to it, since nothing could
+    be mounted on that safely.
     """
     workspace_fd = os.open(root + workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     pinned: set[str] = set()
+    placeholders = 0
     try:
         for name in sorted(names, key=lambda n: n.count("/")):
             try:
                 if _pin_ancestors(workspace_fd, name, pinned):
-                    _cover_one(workspace_fd, name, root)
+                    placeholders += _cover_one(workspace_fd, name, root)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, name) from error
     finally:
         os.close(workspace_fd)
+    return placeholders
 
 
 def _pin_ancestors(workspace_fd: int, name: str, pinned: set[str]) -> bool:
@@ -68,7 +71,8 @@ def _bind_onto_itself(fd: int, attributes: int) -> None:
         os.close(tree)
 
 
-def _cover_one(workspace_fd: int, name: str, root: str) -> None:
+def _cover_one(workspace_fd: int, name: str, root: str) -> bool:
+    """Whether a placeholder stands there."""
     try:
         fd = sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)
     except OSError as error:
@@ -76,9 +80,10 @@ def _cover_one(workspace_fd: int, name: str, root: str) -> None:
             raise
         fd = _placeholder(workspace_fd, name)
         if fd < 0:
-            return
+            return False
     try:
-        if _is_placeholder(os.fstat(fd)):
+        stands_in = _is_placeholder(os.fstat(fd))
+        if stands_in:
             tree = sc.open_tree(sc.AT_FDCWD, root + EMPTY_FILE)
             try:
                 sc.move_mount(tree, fd)
@@ -86,6 +91,7 @@ def _cover_one(workspace_fd: int, name: str, root: str) -> None:
                 os.close(tree)
         else:
             _bind_onto_itself(fd, _SEALED)
+        return stands_in
     finally:
         os.close(fd)
 

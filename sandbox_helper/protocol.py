@@ -16,6 +16,7 @@ it is done.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, NamedTuple
 
 VERSION = 1
@@ -78,18 +79,17 @@ class Plan(NamedTuple):
     """What a command finds.
 
     `mode`: `sandbox`, or `plain` for a session, limits and descriptors without any isolation. `uid`, `gid`: the
-    command's, inside and outside. `owner_uid`, `owner_gid`: whose the workspace's files are; where they differ from the
-    command's ids, the workspace is bound with an id map. `links`: (path, target). `files`: (path, text).
-    `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be mounted. `protect`: names below the
-    workspace. `network`: `restricted`, or `none` for a plain one.
+    command's, inside and outside. `idmap`: bind the workspace so that its owner's files are the command's. `links`:
+    (path, target). `files`: (path, text). `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be
+    mounted. `protect`: names below the workspace. `network`: `restricted`, or `none` for a plain one. `home`: a private
+    directory, made at the top of one of the private file systems.
     """
 
     mode: str
     workspace: str
     uid: int
     gid: int
-    owner_uid: int
-    owner_gid: int
+    idmap: bool
     mounts: tuple[Mount, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
@@ -99,6 +99,7 @@ class Plan(NamedTuple):
     network: str
     limits: Limits
     env: tuple[tuple[str, str], ...]
+    home: str
     umask: int
 
 
@@ -139,6 +140,12 @@ def _one_of(value: Any, where: str, allowed: tuple[str, ...]) -> str:
 def _number(value: Any, where: str, least: int = 0, most: int = 2**63 - 1) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ProtocolError(where, f"must be a whole number from {least} to {most}")
+    return value
+
+
+def _truth(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ProtocolError(where, "must be true or false")
     return value
 
 
@@ -199,6 +206,8 @@ def parse_plan(value: Any) -> Plan:
     network = _one_of(item["network"], "plan.network", ("restricted",) if mode == "sandbox" else ("none",))
     if mode == "sandbox":
         _check_sandbox(mounts, workspace, namespaces)
+        if os.path.dirname(_absolute(item["home"], "plan.home")) not in {m.target for m in mounts if m.kind == "tmpfs"}:
+            raise ProtocolError("plan.home", "must be at the top of a private file system")
     elif mounts or namespaces or item["protect"]:
         raise ProtocolError("plan.mode", "a plain plan has no mounts, namespaces or protected names")
     limits = _fields(item["limits"], "plan.limits", Limits._fields)
@@ -214,8 +223,7 @@ def parse_plan(value: Any) -> Plan:
         workspace=workspace,
         uid=_number(item["uid"], "plan.uid", 0, 2**32 - 2),
         gid=_number(item["gid"], "plan.gid", 0, 2**32 - 2),
-        owner_uid=_number(item["owner_uid"], "plan.owner_uid", 0, 2**32 - 2),
-        owner_gid=_number(item["owner_gid"], "plan.owner_gid", 0, 2**32 - 2),
+        idmap=_truth(item["idmap"], "plan.idmap"),
         mounts=mounts,
         links=links,
         files=files,
@@ -225,6 +233,7 @@ def parse_plan(value: Any) -> Plan:
         network=network,
         limits=Limits(*(_number(limits[name], f"plan.limits.{name}", 0, 2**40) for name in Limits._fields)),
         env=env,
+        home=_absolute(item["home"], "plan.home"),
         umask=_number(item["umask"], "plan.umask", 0, 0o777),
     )
 

@@ -46,6 +46,8 @@ class Server:
         self._plans: dict[str, Plan] = {}
         self._trees: Trees | None = None
         privileged = os.geteuid() == 0
+        # Directories of the tree must be open to the command's id, whatever the runner was started with.
+        os.umask(0o022)
         outside: dict[str, str] = {}
         if mode == "sandbox":
             outside = current_ids("/proc/self", tuple(FLAGS))

@@ -15,6 +15,9 @@ _STAGE_LINES = {stage: encode({"stage": stage}) for stage in STAGES}
 """Made before any fork: a stage costs one write."""
 
 
+_PLACEHOLDERS_LINE = encode({"placeholders": True})
+
+
 class VerifyFailed(OSError):
     """The kernel's own account of the child is not what was asked for."""
 
@@ -44,6 +47,10 @@ class Reporter:
         os.write(self.fd, _STAGE_LINES[stage])
         if stage == self._fault:
             raise OSError(errno.EIO, "failure asked for by the helper's --fault option")
+
+    def note_placeholders(self) -> None:
+        """The real workspace holds some now, which the runner has to remove afterwards. Raises OSError."""
+        os.write(self.fd, _PLACEHOLDERS_LINE)
 
     def fail(self, error: Exception) -> None:
         """Says what failed; a runner that is gone needs no answer. Anything but an OSError is our own fault, and ends

@@ -46,7 +46,7 @@ class Tree:
         self.plan = plan
         self._host_root = host_root
         self._copied: list[tuple[str, Stamp]] = []
-        self._workspace = (0, 0)
+        self._workspace: Stamp | None = None
         self.late: list[tuple[int, str]] = []
         self.root_fd = -1
         os.makedirs(slot + "/root", 0o755)
@@ -134,12 +134,12 @@ class Tree:
         status = os.fstat(source)
         if not stat.S_ISDIR(status.st_mode):
             raise OSError(errno.ENOTDIR, "the workspace is not a directory", mount.source)
-        self._workspace = (status.st_dev, status.st_ino)
+        self._workspace = _workspace_stamp(status)
         attributes, userns = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV, 0
         plan = self.plan
-        if (plan.owner_uid, plan.owner_gid) != (plan.uid, plan.gid):
+        if plan.idmap and (status.st_uid, status.st_gid) != (plan.uid, plan.gid):
             attributes |= sc.MOUNT_ATTR_IDMAP
-            userns = id_maps.userns(plan.owner_uid, plan.owner_gid, plan.uid, plan.gid)
+            userns = id_maps.userns(status.st_uid, status.st_gid, plan.uid, plan.gid)
         self._attach(sc.open_tree(source), attributes, target_fd, userns)
 
     @staticmethod
@@ -193,7 +193,7 @@ class Tree:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        if (status.st_dev, status.st_ino) != self._workspace:
+        if _workspace_stamp(status) != self._workspace:
             return False
         return all(self._unchanged(source, stamp) for source, stamp in self._copied)
 
@@ -234,6 +234,10 @@ class Tree:
             else:
                 os.unlink(place)
         os.rmdir(self.slot)
+
+
+def _workspace_stamp(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_uid, status.st_gid
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -22,9 +22,11 @@ MAX_REPORT_BYTES = 64 * 1024
 @dataclass
 class SetUpReport:
     """What the child said until its report socket closed. `executing`: it was about to exec, and nothing failed after
-    that. `failure`: the step that did. `stage`: the last one entered."""
+    that. `failure`: the step that did. `stage`: the last one entered. `placeholders`: the workspace holds
+    some now."""
 
     stage: str = "namespace"
+    placeholders: bool = False
     failure: Failure | None = None
     master: int | None = None
 
@@ -145,6 +147,8 @@ def _take_line(result: SetUpReport, line: bytes) -> None:
     value = parse_object(line, "report")
     if value.keys() == {"stage"} and value["stage"] in STAGES:
         result.stage = value["stage"]
+    elif value.keys() == {"placeholders"}:
+        result.placeholders = True
     elif value.keys() == {"failed"}:
         result.failure = parse_failure(value["failed"])
     elif value.keys() != {"master"} or result.master is None:

@@ -75,12 +75,13 @@ class HelperClient:
     async def start(self) -> None:
         """Raises HelperGone with what failed."""
         loop = asyncio.get_running_loop()
+        arguments = await asyncio.to_thread(self._arguments)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, protocol.MAX_MESSAGE_BYTES)
             ours.setblocking(False)
-            self.pid = self._spawn(theirs.fileno())
+            self.pid = self._spawn(arguments, theirs.fileno())
         except OSError as error:
             ours.close()
             raise HelperGone(f"the sandbox helper did not start: {error}") from error
@@ -106,15 +107,20 @@ class HelperClient:
             await self.close()
             raise HelperGone("the sandbox helper speaks another protocol; install matching versions")
 
-    def _spawn(self, socket_fd: int) -> int:
+    def _arguments(self) -> list[str]:
+        """Looks for files. Raises HelperGone."""
         arguments = [*self._prefix, *program(), "serve", "--fd", str(_SOCKET_FD), "--mode", self._mode]
         arguments += ["--library", library(), *self._options]
+        if self._liveness_fd is not None:
+            arguments += ["--liveness-fd", str(_LIVENESS_FD)]
+        return arguments
+
+    def _spawn(self, arguments: list[str], socket_fd: int) -> int:
         # Lifted out of the way first: the targets may be taken, and dup2 onto itself may keep close-on-exec.
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
         actions.append((os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0))
         lifted_liveness = -1
         if self._liveness_fd is not None:
-            arguments += ["--liveness-fd", str(_LIVENESS_FD)]
             lifted_liveness = _lift(self._liveness_fd)
             actions.append((os.POSIX_SPAWN_DUP2, lifted_liveness, _LIVENESS_FD))
         lifted_socket = _lift(socket_fd)

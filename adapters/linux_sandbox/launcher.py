@@ -19,8 +19,8 @@ from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
 from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.orphans import find_orphans
-from adapters.linux_sandbox.plan import Abilities, Owner, PlanError, build_plan, plan_id
-from adapters.linux_sandbox.probing import Probe, current_namespaces, temporary_workspace, weaken
+from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
+from adapters.linux_sandbox.probing import Probe, current_namespaces, is_idmap_failure, temporary_workspace, weaken
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
 from runner.api import Isolation, IsolationReport, Protection, WorkspaceTerms
@@ -46,16 +46,17 @@ class LinuxSandboxLauncher:
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._probe: Probe | None = None
-        self._by_device: dict[int, Probe] = {}
-        self._outside = current_namespaces()
+        self._by_root: dict[str, Probe] = {}
+        self._outside: dict[str, str] = {}
         self._live: Counter[str] = Counter()
+        self._littered: set[str] = set()
         self._running: dict[int, SandboxedProcess] = {}
         self._closed = False
 
     async def start(self) -> None:
         """Starts the helper ahead of the first command. A machine that has no sandbox is not an error yet: `report`
         and `launch` say so."""
-        self._facts()
+        await self._facts()
         try:
             await self._probed()
         except (SandboxUnavailable, LaunchFailed):
@@ -99,8 +100,12 @@ class LinuxSandboxLauncher:
         async with self._probing:
             probe = self._probe
             if probe is None or probe.helper is not helper:
-                with temporary_workspace() as terms:
-                    probe = await self._run_probe(helper, terms)
+                try:
+                    async with temporary_workspace() as terms:
+                        probe = await self._run_probe(helper, terms)
+                except OSError as error:
+                    message = f"no temporary directory for the sandbox's probe: {error.strerror}"
+                    raise SandboxUnavailable("probe", _name(error), message, remedy="Give /tmp some room.") from error
                 self._probe = probe
         return probe
 
@@ -108,7 +113,7 @@ class LinuxSandboxLauncher:
         """Bends the plan to what is missing, as far as the ladder allows; then SandboxUnavailable."""
         abilities = Abilities()
         while True:
-            plan = self._plan(terms, abilities)
+            plan = await self._plan(terms, abilities)
             said = await self._posture(helper, plan)
             if not isinstance(said, Failure):
                 try:
@@ -121,11 +126,10 @@ class LinuxSandboxLauncher:
                         missing.name, missing.errno, f"the sandbox lacks {missing.name}", remedy=missing.remedy
                     )
                 return Probe(helper, abilities, found)
-            weaker = weaken(abilities, said)
-            if weaker is None or (not weaker.idmap and plan.owner_uid == 0):
-                feature, remedy = remedy_for(said)
-                if not abilities.idmap or weaker is not None:
-                    feature, remedy = "identity", IDENTITY
+            status = await _root_status(terms)
+            weaker = weaken(abilities, said, (status.st_uid, status.st_gid))
+            if weaker is None:
+                feature, remedy = ("identity", IDENTITY) if is_idmap_failure(said) else remedy_for(said)
                 message = f"the sandbox cannot be made: {said.stage}: {said.message} {said.path}".rstrip()
                 raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
             abilities = weaker
@@ -154,14 +158,13 @@ class LinuxSandboxLauncher:
     async def _abilities_for(self, terms: WorkspaceTerms) -> Probe:
         """The general probe's, bent further where the workspace's own file system takes no id map."""
         probe = await self._probed()
-        if self._facts().uid != 0:
+        if (await self._facts()).uid != 0:
             return probe
-        device = _root_status(terms).st_dev
-        known = self._by_device.get(device)
+        known = self._by_root.get(terms.root)
         if known is None or known.helper is not probe.helper:
             # Without the protected names: a running command's covers must not be touched.
             known = await self._run_probe(probe.helper, terms.model_copy(update={"protect": ()}))
-            self._by_device[device] = known
+            self._by_root[terms.root] = known
         return known
 
     # --- launching --------------------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ class LinuxSandboxLauncher:
                 raise _no_proxy()
             probe = await self._abilities_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
-        plan = self._plan(terms, abilities, terminal=request.tty_size is not None)
+        plan = await self._plan(terms, abilities, terminal=request.tty_size is not None)
         channels = StartChannels(request.tty_size is not None)
         try:
             channels.open()
@@ -204,20 +207,20 @@ class LinuxSandboxLauncher:
     async def plan_for(self, terms: WorkspaceTerms, *, terminal: bool) -> Plan:
         """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""
         if terms.sandbox == "off":
-            return self._plan(terms, Abilities(), terminal=terminal)
+            return await self._plan(terms, Abilities(), terminal=terminal)
         if terms.network == "enabled":
             raise _no_proxy()
-        return self._plan(terms, (await self._abilities_for(terms)).abilities, terminal=terminal)
+        return await self._plan(terms, (await self._abilities_for(terms)).abilities, terminal=terminal)
 
-    def _facts(self) -> HostFacts:
+    async def _facts(self) -> HostFacts:
         if self._host is None:
-            self._host = look_up()
+            self._outside = await asyncio.to_thread(current_namespaces)
+            self._host = await asyncio.to_thread(look_up)
         return self._host
 
-    def _plan(self, terms: WorkspaceTerms, abilities: Abilities, *, terminal: bool = False) -> Plan:
-        status = _root_status(terms)
+    async def _plan(self, terms: WorkspaceTerms, abilities: Abilities, *, terminal: bool = False) -> Plan:
         try:
-            return build_plan(terms, self._facts(), Owner(status.st_uid, status.st_gid), abilities, terminal=terminal)
+            return build_plan(terms, await self._facts(), abilities, terminal=terminal)
         except PlanError as error:
             raise LaunchFailed("mounts", "EINVAL", error.message) from error
 
@@ -235,13 +238,15 @@ class LinuxSandboxLauncher:
             if isinstance(started, Failure):
                 raise _launch_failed(started)
             said = await channels.read_report()
+            if said.placeholders:
+                self._littered.add(terms.root)
             if not said.executing:
                 await reap_pidfd(started.pidfd, kill=True)
                 raise _launch_failed(_failure_of(said))
 
-            def ended() -> None:
+            async def ended() -> None:
                 self._running.pop(started.pid, None)
-                self._clean(terms)
+                await self._clean(terms)
 
             made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, plan.limits, ended)
             self._running[started.pid] = made
@@ -249,21 +254,22 @@ class LinuxSandboxLauncher:
         except ProtocolError as error:
             raise LaunchFailed("exec", "E2BIG", f"the command does not fit the helper's request: {error}") from error
         except HelperGone:
-            await self._settle_lost_start(helper, channels)
+            await self._settle_lost_start(helper, channels, request)
             raise
         finally:
             if made is None:
-                self._clean(terms)
+                await self._clean(terms)
 
-    def _clean(self, terms: WorkspaceTerms) -> None:
+    async def _clean(self, terms: WorkspaceTerms) -> None:
         """Once the last command of a root is over: a cover without its placeholder would fall off."""
         self._live[terms.root] -= 1
         if self._live[terms.root] <= 0:
             del self._live[terms.root]
-            if terms.sandbox == "required":
-                placeholders.sweep(terms.root, terms.protect)
+            if terms.root in self._littered:
+                self._littered.discard(terms.root)
+                await asyncio.to_thread(placeholders.sweep, terms.root, terms.protect)
 
-    async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels) -> None:
+    async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels, request: LaunchRequest) -> None:
         """The helper died with the start under way: ends what it may have made, and says what is proved.
 
         Raises LaunchFailed or LaunchUncertain, always.
@@ -271,9 +277,11 @@ class LinuxSandboxLauncher:
         dead_session = helper.pid
         channels.close_child_ends()
         channels.stop()
-        for pid in find_orphans(dead_session, self._running.keys()):
+        for pid in await asyncio.to_thread(find_orphans, dead_session, set(self._running)):
             await reap(pid)
         said = await channels.read_report()
+        # A report that was cut off may not have said so.
+        self._littered.add(request.terms.root)
         await helper.close()
         if said.executing:
             raise LaunchUncertain("the sandbox helper was lost while the command started; it was ended")
@@ -322,10 +330,10 @@ def _name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
-def _root_status(terms: WorkspaceTerms) -> os.stat_result:
+async def _root_status(terms: WorkspaceTerms) -> os.stat_result:
     """Raises LaunchFailed."""
     try:
-        return os.stat(terms.root, follow_symlinks=False)
+        return await asyncio.to_thread(os.stat, terms.root, follow_symlinks=False)
     except OSError as error:
         message, remedy = f"the workspace's root: {error.strerror}", "Restore the directory, or register another one."
         raise LaunchFailed("mounts", _name(error), message, remedy=remedy) from error

@@ -15,26 +15,19 @@ from runner.api import WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Limits, Mount, Plan, plan_value
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_HOMES = ("/home/agent", "/run/home/agent")
+_HOMES = ("/tmp/home", "/tmp/agent-home")
+"""HOME is a directory of the private /tmp: one writable mount less. The second serves a workspace at the first."""
 _OWN_PLACES = ("/", "/usr", "/proc", "/dev", "/tmp", "/etc")
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Whose the workspace's directory is."""
-
-    uid: int
-    gid: int
 
 
 @dataclass(frozen=True)
 class Abilities:
     """What the probe found that a plan has to bend to. `cgroup_namespace`, `own_proc`: whether they can be had.
-    `idmap`: whether the workspace's file system takes an id map."""
+    `owner`: (uid, gid) of the workspace, where its file system takes no id map and the command must be its owner."""
 
     cgroup_namespace: bool = True
     own_proc: bool = True
-    idmap: bool = True
+    owner: tuple[int, int] | None = None
 
 
 class PlanError(ValueError):
@@ -45,28 +38,21 @@ class PlanError(ValueError):
         self.path, self.message = path, message
 
 
-def build_plan(
-    terms: WorkspaceTerms, host: HostFacts, owner: Owner, abilities: Abilities, *, terminal: bool = False
-) -> Plan:
+def build_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, *, terminal: bool = False) -> Plan:
     """Raises PlanError for a workspace at a place that a sandbox keeps for itself."""
     if terms.sandbox == "off":
         return _plain_plan(terms, host, terminal)
     if terms.root in _OWN_PLACES or terms.root.startswith(("/proc/", "/dev/")):
         raise PlanError(terms.root, f"{terms.root} is a place of the sandbox's own; register a directory elsewhere")
-    home = next(home for home in _HOMES if not _is_within(home, terms.root))
-    uid, gid, owned = host.command_uid, host.command_gid, owner
-    if host.uid != 0:
-        owned = Owner(uid, gid)  # an ordinary user maps no ids; the files' own modes decide
-    elif not abilities.idmap:
-        uid, gid = owner.uid, owner.gid
+    home = next(home for home in _HOMES if not _is_within(home, terms.root) and not _is_within(terms.root, home))
+    uid, gid = abilities.owner or (host.command_uid, host.command_gid)
     return Plan(
         mode="sandbox",
         workspace=terms.root,
         uid=uid,
         gid=gid,
-        owner_uid=owned.uid,
-        owner_gid=owned.gid,
-        mounts=_mounts(terms, host, home),
+        idmap=host.uid == 0 and abilities.owner is None,
+        mounts=_mounts(terms, host),
         links=(*host.root_links, *((("/etc/localtime", host.localtime),) if host.localtime else ()),
                ("/etc/mtab", "/proc/self/mounts"), *_unoccupied(terms)),
         files=_files(host, uid, gid, home),
@@ -76,6 +62,7 @@ def build_plan(
         network="restricted",
         limits=_limits(terms),
         env=_environment(terms, home, terminal),
+        home=home,
         umask=0o022,
     )  # fmt: skip
 
@@ -93,8 +80,7 @@ def _plain_plan(terms: WorkspaceTerms, host: HostFacts, terminal: bool) -> Plan:
         workspace=terms.root,
         uid=host.uid,
         gid=host.gid,
-        owner_uid=host.uid,
-        owner_gid=host.gid,
+        idmap=False,
         mounts=(),
         links=(),
         files=(),
@@ -104,6 +90,7 @@ def _plain_plan(terms: WorkspaceTerms, host: HostFacts, terminal: bool) -> Plan:
         network="none",
         limits=_limits(terms),
         env=_environment(terms, "/tmp", terminal),
+        home="/tmp",
         umask=0o022,
     )
 
@@ -112,7 +99,7 @@ def _is_within(path: str, ancestor: str) -> bool:
     return path == ancestor or path.startswith(ancestor.rstrip("/") + "/")
 
 
-def _mounts(terms: WorkspaceTerms, host: HostFacts, home: str) -> tuple[Mount, ...]:
+def _mounts(terms: WorkspaceTerms, host: HostFacts) -> tuple[Mount, ...]:
     bound = dict.fromkeys(("/usr", *host.root_directories, *host.etc_bound, *terms.mounts_read_only))
     # What lies within /usr is there already, and mounting it again would need its directory.
     seen = [path for path in bound if path == "/usr" or not _is_within(path, "/usr")]
@@ -123,8 +110,7 @@ def _mounts(terms: WorkspaceTerms, host: HostFacts, home: str) -> tuple[Mount, .
         *(Mount("copy", path, path) for path in host.etc_copied),
         Mount("workspace", terms.root, terms.root),
         Mount("tmpfs", "/tmp", size_mb=_share(memory, 2), mode=0o1777),
-        Mount("tmpfs", home, size_mb=_share(memory, 4), mode=0o700),
-        Mount("tmpfs", "/dev/shm", size_mb=_share(memory, 4), mode=0o1777),
+        Mount("tmpfs", "/dev/shm", size_mb=_share(memory, 2), mode=0o1777),
     )
 
 

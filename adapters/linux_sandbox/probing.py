@@ -5,11 +5,12 @@ Refuses to start anything. Called by the launcher.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from adapters.linux_sandbox.client import HelperClient
@@ -27,23 +28,38 @@ class Probe:
     found: tuple[Protection, ...]
 
 
-@contextmanager
-def temporary_workspace() -> Iterator[WorkspaceTerms]:
-    """A directory of the probe's own with one protected name that is there and one that is not."""
-    root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-probe-"))
+@asynccontextmanager
+async def temporary_workspace() -> AsyncIterator[WorkspaceTerms]:
+    """A directory of the probe's own with one protected name that is there and one that is not.
+
+    Raises OSError where there is no place for one.
+    """
+    root = await asyncio.to_thread(_make_workspace)
     try:
-        os.makedirs(f"{root}/.git/hooks")
         yield WorkspaceTerms(workspace_id="probe", root=root, protect=(".git/config", ".git/hooks"))
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
 
-def weaken(abilities: Abilities, failure: Failure) -> Abilities | None:
-    """The next plan to try after `failure`, or None where nothing less is acceptable."""
+def _make_workspace() -> str:
+    root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-probe-"))
+    os.makedirs(f"{root}/.git/hooks")
+    return root
+
+
+def is_idmap_failure(failure: Failure) -> bool:
+    return failure.stage == "mounts" and failure.message.startswith("mount_setattr")
+
+
+def weaken(abilities: Abilities, failure: Failure, owner: tuple[int, int]) -> Abilities | None:
+    """The next plan to try after `failure`, or None where nothing less is acceptable.
+
+    `owner`: (uid, gid) of the workspace; a command is never host uid 0, so root's own workspace needs the id map.
+    """
     if failure.stage == "mounts" and failure.path == "proc" and abilities.own_proc:
         return replace(abilities, own_proc=False)
-    if failure.stage == "mounts" and failure.message.startswith("mount_setattr") and abilities.idmap:
-        return replace(abilities, idmap=False)
+    if is_idmap_failure(failure) and abilities.owner is None and owner[0] != 0:
+        return replace(abilities, owner=owner)
     if failure.stage == "namespace" and failure.errno in ("EINVAL", "EPERM", "ENOSPC") and abilities.cgroup_namespace:
         return replace(abilities, cgroup_namespace=False)
     return None

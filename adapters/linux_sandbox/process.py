@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 import termios
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,10 +38,16 @@ class Channels:
 
 
 class SandboxedProcess:
-    """Implements `runner.ports.ManagedProcess`. `ended`: called once PID 1 is reaped, before `wait` returns."""
+    """Implements `runner.ports.ManagedProcess`. `ended`: awaited once PID 1 is reaped, before `wait` returns."""
 
     def __init__(
-        self, pid: int, pidfd: int, channels: Channels, isolation: Isolation, limits: Limits, ended: Callable[[], None]
+        self,
+        pid: int,
+        pidfd: int,
+        channels: Channels,
+        isolation: Isolation,
+        limits: Limits,
+        ended: Callable[[], Awaitable[None]],
     ) -> None:
         self.pid = pid
         self.isolation = isolation
@@ -52,6 +58,7 @@ class SandboxedProcess:
         self._limits = limits
         self._ended = ended
         self._closed = False
+        self._ending: asyncio.Task[None] | None = None
         self._exit: asyncio.Future[ManagedExit] = asyncio.get_running_loop().create_future()
         # Held so that reading the master never ends while the command merely closed its terminal for a while.
         self._slave = _open_slave(channels.output) if channels.terminal else -1
@@ -66,9 +73,14 @@ class SandboxedProcess:
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1
-        self._ended()
-        if not self._exit.done():
-            self._exit.set_result(self._interpret(result))
+        self._ending = asyncio.get_running_loop().create_task(self._finish(self._interpret(result)))
+
+    async def _finish(self, ended: ManagedExit) -> None:
+        try:
+            await self._ended()
+        finally:
+            if not self._exit.done():
+                self._exit.set_result(ended)
 
     def _interpret(self, result: os.waitid_result | None) -> ManagedExit:
         code, number = None, None

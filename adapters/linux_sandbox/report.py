@@ -112,12 +112,12 @@ def _covered(mounts: list[list[str]], plan: Plan) -> bool:
 
 def _identity(record: Mapping[str, Any], plan: Plan, abilities: Abilities) -> Protection:
     true = record["uid"] == plan.uid and record["gid"] == plan.gid and plan.uid != 0 and record["workspace_writable"]
-    state: State = "off" if not true else "active" if abilities.idmap else "degraded"
+    state: State = "off" if not true else "active" if abilities.owner is None else "degraded"
     return Protection(
         name="identity",
         state=state,
         required=True,
-        errno=None if abilities.idmap else "EINVAL",
+        errno=None if abilities.owner is None else "EINVAL",
         detail="the command runs as the workspace's owner" if state == "degraded" else None,
         remedy=None if state == "active" else IDENTITY,
     )
