@@ -54,7 +54,7 @@ class LocalLink:
     async def start(self) -> None:
         """Raises `StartFailed`; what was opened by then is closed by `close`."""
         try:
-            self._liveness, write_end = self._deaths.create()
+            self._liveness, write_end = await self._deaths.create()
         except OSError as error:
             raise StartFailed(
                 f"the liveness FIFO cannot be made ({error.strerror})",
@@ -77,5 +77,7 @@ class LocalLink:
             os.close(write_end)
         liveness, self._liveness = self._liveness, None
         if liveness is not None:
-            await asyncio.wait({liveness.dead}, timeout=PROOF_S)
+            proof = asyncio.ensure_future(liveness.dead())
+            await asyncio.wait({proof}, timeout=PROOF_S)
             liveness.give_up()
+            await asyncio.wait({proof})
