@@ -46,7 +46,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "FS-3": Requirement("read: text or base64, whole-file version, size, truncation"),
     "FS-4": Requirement("find: bounded, sorted glob walk"),
     "FS-5": Requirement("lines and cursors reach all of it"),
-    "FS-6": Requirement("grep: bounded content search", _UNTESTED),
+    "FS-6": Requirement("grep: bounded content search"),
     "PATCH-1": Requirement("V4A with the product's rules, all or nothing"),
     "PATCH-2": Requirement("expected versions are the authoritative guard"),
     "PATCH-3": Requirement("a preview changes and records nothing", _NO_LEDGER),
