@@ -24,6 +24,22 @@ class Arguments(BaseModel):
 
 A = TypeVar("A", bound=Arguments)
 
+# `ToolError.to_structured`, under its key.
+_FAILURE: dict[str, Any] = {
+    "type": "object",
+    "description": "In place of the rest, with isError.",
+    "properties": {
+        "code": {"type": "string"},
+        "message": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "details": {"type": "object"},
+        "operation_id": {"type": "string"},
+        "approval_id": {"type": "string"},
+    },
+    "required": ["code", "message", "retryable", "details"],
+    "additionalProperties": False,
+}
+
 
 @dataclass(frozen=True)
 class Hints:
@@ -93,8 +109,16 @@ class Tool(Generic[A]):
         return plain_schema(self.arguments.model_json_schema(mode="validation"))
 
     def output_schema(self) -> dict[str, Any]:
-        """JSON Schema of the structured result: absent optional fields are omitted, never null."""
-        return plain_schema(self.result.model_json_schema(mode="serialization"), results=True)
+        """JSON Schema of the structured result: absent optional fields are omitted, never null.
+
+        It admits a failure's `error` as well. Clients of several makes hold every structured result to this schema,
+        those with isError too, and would show their own complaint in place of the tool's error.
+        """
+        schema = plain_schema(self.result.model_json_schema(mode="serialization"), results=True)
+        required = schema.pop("required", [])
+        schema["properties"]["error"] = _FAILURE
+        schema["anyOf"] = [{"required": required}, {"required": ["error"]}]
+        return schema
 
 
 def _is_unicode(value: object) -> bool:

@@ -138,6 +138,16 @@ async def test_a_result_fits_its_schema_and_comes_as_compact_text_too(server: To
     assert content.text == json.dumps(result.structured_content, separators=(",", ":"))
 
 
+@pytest.mark.covers("TOOL-2")
+@pytest.mark.parametrize("tool", CATALOGUE, ids=lambda tool: tool.name)
+def test_an_error_fits_the_schema_of_every_result_and_half_a_result_does_not(tool: Tool[Any]) -> None:
+    error = ToolError(Code.INTERNAL, "it failed", details={"error_id": "e"}, operation_id="op_1").to_structured()
+    jsonschema.validate(error, tool.output_schema())
+    for wrong in ({}, {"error": {"code": "INTERNAL"}}, {**error, "surplus": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, tool.output_schema())
+
+
 @pytest.mark.covers("PROC-3")
 async def test_process_status_has_the_public_names_of_its_times(server: ToolServer) -> None:
     async with Client(server.sdk) as client:
