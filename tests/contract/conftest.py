@@ -7,21 +7,29 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.contract.rig import Rig, in_process, over_the_socket
+from runner.__main__ import build_service
+from tests.contract.rig import RecordingLog, Rig, in_process, make_service, over_the_socket
 from tests.fakes.launcher import FakeLauncher
-from tests.fakes.worker_host import FAKE_WORKER
+from tests.fakes.worker_host import REAL_WORKER
 
-KINDS = ("in-process/fake", "worker/fake")
+NEEDS_KERNEL = pytest.mark.kernel("namespaces")
+SANDBOXED = (
+    pytest.param("in-process/sandbox", marks=NEEDS_KERNEL),
+    pytest.param("worker/sandbox", marks=NEEDS_KERNEL),
+)
+KINDS = ("in-process/fake", *SANDBOXED)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
 async def shared_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    if request.param == "in-process/fake":
-        async with in_process(FakeLauncher(), "off") as rig:
-            yield rig
+    place, launcher = request.param.split("/")
+    if place == "worker":
+        made = over_the_socket(REAL_WORKER, launcher)
     else:
-        async with over_the_socket(FAKE_WORKER, "off") as rig:
-            yield rig
+        service = build_service(max_processes=8, liveness_fd=None, log=RecordingLog())
+        made = in_process(service if launcher == "sandbox" else make_service(FakeLauncher()), launcher)
+    async with made as rig:
+        yield rig
 
 
 @pytest_asyncio.fixture(loop_scope="module")

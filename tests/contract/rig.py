@@ -175,9 +175,8 @@ def workspace() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def in_process(launcher: SandboxLauncher, sandbox: str) -> AsyncIterator[Rig]:
+async def in_process(service: RunnerService, sandbox: str) -> AsyncIterator[Rig]:
     """The service in this process."""
-    service = make_service(launcher)
     await service.start()
     with workspace() as root:
         try:

@@ -181,14 +181,17 @@ async def test_a_command_that_closes_its_output_goes_on_after_eof(rig: Rig) -> N
 @pytest.mark.covers("PROC-4")
 async def test_a_flood_does_not_keep_another_command_from_answering(rig: Rig) -> None:
     flood = await rig.sh("exec cat /dev/zero", terms=rig.terms(timeout_s=0))
+    while (await rig.status(flood, WAIT_MS)).output_total <= RETAINED:
+        pass
     echo = await rig.start("/bin/cat")
-    cursor = 0
+    cursor, before = 0, (await rig.status(flood)).output_total
     for n in range(50):
         await rig.write(echo, f"{n}\n")
         got = await rig.read(echo, cursor, wait_ms=WAIT_MS)
         assert got.chunk == f"{n}\n"
         cursor = got.cursor
-    assert (await rig.status(flood)).output_total > RETAINED
+    while (await rig.status(flood, WAIT_MS)).output_total == before:
+        pass
     assert (await rig.terminate(flood)).termination == "terminated"
 
 
