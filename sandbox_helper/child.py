@@ -64,7 +64,7 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     reporter = Reporter(given.report, facts.fault)
     try:
         slave = prepare(facts, plan, request, given, reporter)
-        main = _start_command(plan, request, given, reporter, slave)
+        main = command.start(plan, request, given.streams(), reporter, slave)
     except Exception as error:  # noqa: BLE001 - the outermost handler of this process
         reporter.fail(error)
         os._exit(1)
@@ -174,17 +174,3 @@ def _bind_if_there(source: str, target: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _start_command(plan: Plan, request: Run, given: Descriptors, reporter: Reporter, slave: str | None) -> int:
-    init.hold_child_signal()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            reporter.enter("session")
-            command.become(plan, request, given.streams(), reporter, slave)
-        except Exception as error:  # noqa: BLE001 - the outermost handler of this process
-            reporter.fail(error)
-        finally:
-            os._exit(1)
-    return pid

@@ -1,15 +1,16 @@
-"""The command's own process, PID 2 inside: session, terminal, signals, descriptors, limits, directory, exec.
+"""The start of the command's own process, PID 2 inside: session, descriptors, limits, directory, exec.
 
-It already has every restriction of PID 1, so nothing here is privileged. Refuses to know how its surroundings were
-made. Called by the child in a fresh fork; returns only by an error.
+PID 1 has every restriction already, and its child inherits them, so nothing here is privileged. Two ways lead to exec.
+Without a terminal the child shares PID 1's memory until then (vfork), which saves copying an interpreter's page tables;
+limits, mask and directory are set in PID 1 just before. A terminal needs a step of its own in the child (TIOCSCTTY), so
+that child is forked. Refuses to know how its surroundings were made. Called by the child.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import signal
+import subprocess
 
 from sandbox_helper import limits, posture, terminal
 from sandbox_helper import syscalls as sc
@@ -17,23 +18,63 @@ from sandbox_helper.protocol import Plan, Run
 from sandbox_helper.status import Reporter, VerifyFailed
 
 _REPORT_FD = 3
+Streams = tuple[int, int, int]
 
 
-def become(
-    plan: Plan, run: Run, streams: tuple[int, int, int] | None, reporter: Reporter, slave_path: str | None
-) -> None:
-    """Turns the calling process into the command. `streams`: for 0, 1 and 2, or None for the terminal `slave_path`.
+def start(plan: Plan, run: Run, streams: Streams | None, reporter: Reporter, slave_path: str | None) -> int:
+    """The pid of the command. `streams`: for 0, 1 and 2, or None for the terminal `slave_path`.
 
-    Raises OSError, with the stage said to `reporter`.
+    Raises OSError where it did not start, unless a forked child says so itself.
     """
+    reporter.enter("session")
+    if streams is not None and run.payload == "exec":
+        return _spawn(plan, run, streams, reporter)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(plan, run, streams, reporter, slave_path)
+        except Exception as error:  # noqa: BLE001 - the outermost handler of this process
+            reporter.fail(error)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
+    _enter_place(plan, reporter)
+    reporter.enter("exec")
+    # The session and descriptors 0, 1, 2 only are Popen's part; signals are as the server left them, all default.
+    command = subprocess.Popen(
+        run.argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
+    )
+    os.chdir("/")
+    _kept.append(command)
+    return command.pid
+
+
+_kept: list[subprocess.Popen[bytes]] = []
+"""Popen would wait for its child when collected; PID 1 does that itself."""
+
+
+def _become(plan: Plan, run: Run, streams: Streams | None, reporter: Reporter, slave_path: str | None) -> None:
+    """Turns the calling process into the command. Raises OSError."""
     os.setsid()
     if slave_path is not None:
         slave = terminal.take(slave_path)
         streams = (slave, slave, slave)
     if streams is None:
         raise VerifyFailed("neither streams nor a terminal")
-    _reset_signals()
     _place_descriptors(streams, reporter)
+    _enter_place(plan, reporter)
+    reporter.enter("exec")
+    if run.payload == "posture":
+        posture.print_own()
+        os._exit(0)
+    # execvpe(3)'s search, in the command's own PATH.
+    os.execvpe(run.argv[0], run.argv, dict(plan.env))
+
+
+def _enter_place(plan: Plan, reporter: Reporter) -> None:
     limits.apply(plan.limits)
     os.umask(plan.umask)
     reporter.enter("chdir")
@@ -41,22 +82,9 @@ def become(
     # A working directory outside the new root would be a way out (CVE-2024-21626); the kernel names it unreachable.
     if os.getcwd() != plan.workspace:
         raise VerifyFailed(f"the working directory is {os.getcwd()}")
-    reporter.enter("exec")
-    if run.payload == "posture":
-        posture.print_own()
-        os._exit(0)
-    _execute(run.argv, dict(plan.env))
 
 
-def _reset_signals() -> None:
-    """Handlers end with exec by themselves; ignored signals and the mask do not."""
-    for number in signal.valid_signals():
-        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) not in (signal.SIG_DFL, None):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _place_descriptors(streams: tuple[int, int, int], reporter: Reporter) -> None:
+def _place_descriptors(streams: Streams, reporter: Reporter) -> None:
     # All of them out of the way first, so that none is overwritten before it was copied.
     report = _above_standard(reporter.fd)
     for target, source in enumerate([_above_standard(fd) for fd in streams]):
@@ -68,21 +96,3 @@ def _place_descriptors(streams: tuple[int, int, int], reporter: Reporter) -> Non
 
 def _above_standard(fd: int) -> int:
     return fd if fd > _REPORT_FD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1)
-
-
-def _execute(argv: tuple[bytes, ...], env: dict[str, str]) -> None:
-    """execve with the search of execvp(3), in the command's own PATH. Raises OSError of the best attempt."""
-    program = argv[0]
-    if b"/" in program:
-        os.execve(program, argv, env)
-    best = OSError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(program))
-    for directory in os.fsencode(env.get("PATH", "")).split(b":"):
-        try:
-            os.execve(os.path.join(directory or b".", program), argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            if error.errno != errno.EACCES:
-                raise
-            best = error
-    raise best

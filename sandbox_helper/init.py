@@ -22,8 +22,11 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """SIGCHLD needs a handler, so that it interrupts the wait."""
 
 
-def hold_child_signal() -> None:
-    """SIGCHLD stays pending except during the wait, so that none is lost in between. Before the fork."""
+def _hold_child_signal() -> None:
+    """SIGCHLD stays pending except during the wait, so that none is lost in between.
+
+    After the command was started, which would inherit the mask, and before the first look for an end.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
     signal.signal(signal.SIGCHLD, _interrupt)
     # The interpreter's own handler would let the command end PID 1 with `kill -INT 1`; without one the kernel drops it.
@@ -32,6 +35,7 @@ def hold_child_signal() -> None:
 
 def settle(status: int, control: int, liveness: int | None) -> None:
     """Keeps the three descriptors at 0, 1, 2 and closes all others. Raises OSError."""
+    _hold_child_signal()
     kept = [fd if fd > LIVENESS_FD else os.dup(fd) for fd in (status, control)]
     if liveness is not None:
         kept.append(liveness if liveness > LIVENESS_FD else os.dup(liveness))

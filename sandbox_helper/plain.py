@@ -26,16 +26,7 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
         process_control.die_with_parent()
         reporter.enter("terminal")
         slave = terminal.make(reporter.fd, request.tty) if request.tty else None
-        init.hold_child_signal()
-        main = os.fork()
-        if main == 0:
-            try:
-                reporter.enter("session")
-                command.become(plan, request, given.streams(), reporter, slave)
-            except Exception as error:  # noqa: BLE001 - the outermost handler of this process
-                reporter.fail(error)
-            finally:
-                os._exit(1)
+        main = command.start(plan, request, given.streams(), reporter, slave)
     except Exception as error:  # noqa: BLE001 - the outermost handler of this process
         reporter.fail(error)
         os._exit(1)

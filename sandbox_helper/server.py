@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -66,7 +67,7 @@ class Server:
     def harden(self) -> None:
         """Last steps before serving. Raises OSError."""
         core_off()
-        sc.reset_library_signals()
+        _default_signals()
         process_control.become_undumpable()
         process_control.die_with_parent()
         gc.collect()
@@ -180,6 +181,15 @@ class Server:
                 plain.run(self._facts, plan, run, given)
         finally:
             os._exit(1)
+
+
+def _default_signals() -> None:
+    """Every child inherits them, and exec resets handlers only: what Python or the runner ignores would stay so."""
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) != signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    sc.reset_library_signals()
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

@@ -20,7 +20,14 @@ from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_p
 from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
-from adapters.linux_sandbox.probing import Probe, current_namespaces, is_idmap_failure, temporary_workspace, weaken
+from adapters.linux_sandbox.probing import (
+    KnownPlan,
+    Probe,
+    current_namespaces,
+    is_idmap_failure,
+    temporary_workspace,
+    weaken,
+)
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
 from runner.api import Isolation, IsolationReport, Protection, WorkspaceTerms
@@ -48,6 +55,7 @@ class LinuxSandboxLauncher:
         self._probe: Probe | None = None
         self._by_root: dict[str, Probe] = {}
         self._outside: dict[str, str] = {}
+        self._plans: dict[tuple[str, bool], KnownPlan] = {}
         self._live: Counter[str] = Counter()
         self._littered: set[str] = set()
         self._running: dict[int, SandboxedProcess] = {}
@@ -113,8 +121,9 @@ class LinuxSandboxLauncher:
         """Bends the plan to what is missing, as far as the ladder allows; then SandboxUnavailable."""
         abilities = Abilities()
         while True:
-            plan = await self._plan(terms, abilities)
-            said = await self._posture(helper, plan)
+            known = await self._plan(terms, abilities)
+            plan = known.plan
+            said = await self._posture(helper, known)
             if not isinstance(said, Failure):
                 try:
                     found = report.protections(said, self._outside, plan, abilities, terms)
@@ -134,12 +143,12 @@ class LinuxSandboxLauncher:
                 raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
             abilities = weaker
 
-    async def _posture(self, helper: HelperClient, plan: Plan) -> dict[str, Any] | Failure:
-        """The record of a sandbox under `plan`. Raises SandboxUnavailable, LaunchFailed."""
+    async def _posture(self, helper: HelperClient, known: KnownPlan) -> dict[str, Any] | Failure:
+        """The record of a sandbox under a plan. Raises SandboxUnavailable, LaunchFailed."""
         channels = StartChannels(tty=False)
         channels.open()
         try:
-            started = await helper.run(plan, plan_id(plan), Run(0, "", (), None, "posture"), channels.for_child())
+            started = await helper.run(known.plan, known.id, Run(0, "", (), None, "posture"), channels.for_child())
             channels.close_child_ends()
             if isinstance(started, Failure):
                 return started
@@ -192,7 +201,7 @@ class LinuxSandboxLauncher:
                 raise _no_proxy()
             probe = await self._abilities_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
-        plan = await self._plan(terms, abilities, terminal=request.tty_size is not None)
+        known = await self._plan(terms, abilities, terminal=request.tty_size is not None)
         channels = StartChannels(request.tty_size is not None)
         try:
             channels.open()
@@ -200,17 +209,19 @@ class LinuxSandboxLauncher:
             message = f"no descriptors for the command: {error.strerror}"
             raise LaunchFailed("descriptors", _name(error), message) from error
         try:
-            return await self._start(helper, plan, request, channels, report.isolation_of(plan, found, terms.limits))
+            isolation = report.isolation_of(known.plan, found, terms.limits)
+            return await self._start(helper, known, request, channels, isolation)
         finally:
             channels.close()
 
     async def plan_for(self, terms: WorkspaceTerms, *, terminal: bool) -> Plan:
         """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""
         if terms.sandbox == "off":
-            return await self._plan(terms, Abilities(), terminal=terminal)
+            return (await self._plan(terms, Abilities(), terminal=terminal)).plan
         if terms.network == "enabled":
             raise _no_proxy()
-        return await self._plan(terms, (await self._abilities_for(terms)).abilities, terminal=terminal)
+        abilities = (await self._abilities_for(terms)).abilities
+        return (await self._plan(terms, abilities, terminal=terminal)).plan
 
     async def _facts(self) -> HostFacts:
         if self._host is None:
@@ -218,14 +229,24 @@ class LinuxSandboxLauncher:
             self._host = await asyncio.to_thread(look_up)
         return self._host
 
-    async def _plan(self, terms: WorkspaceTerms, abilities: Abilities, *, terminal: bool = False) -> Plan:
+    async def _plan(self, terms: WorkspaceTerms, abilities: Abilities, *, terminal: bool = False) -> KnownPlan:
         try:
-            return build_plan(terms, await self._facts(), abilities, terminal=terminal)
+            facts = await self._facts()
+            known = self._plans.get((terms.root, terminal))
+            if known is None or known.terms != terms or known.abilities != abilities:
+                plan = build_plan(terms, facts, abilities, terminal=terminal)
+                known = self._plans[terms.root, terminal] = KnownPlan(terms, abilities, plan, plan_id(plan))
+            return known
         except PlanError as error:
             raise LaunchFailed("mounts", "EINVAL", error.message) from error
 
     async def _start(
-        self, helper: HelperClient, plan: Plan, request: LaunchRequest, channels: StartChannels, isolation: Isolation
+        self,
+        helper: HelperClient,
+        known: KnownPlan,
+        request: LaunchRequest,
+        channels: StartChannels,
+        isolation: Isolation,
     ) -> SandboxedProcess:
         terms = request.terms
         argv = tuple(os.fsencode(argument) for argument in request.argv)
@@ -233,7 +254,7 @@ class LinuxSandboxLauncher:
         self._live[terms.root] += 1
         made: SandboxedProcess | None = None
         try:
-            started = await helper.run(plan, plan_id(plan), run, channels.for_child())
+            started = await helper.run(known.plan, known.id, run, channels.for_child())
             channels.close_child_ends()
             if isinstance(started, Failure):
                 raise _launch_failed(started)
@@ -248,7 +269,7 @@ class LinuxSandboxLauncher:
                 self._running.pop(started.pid, None)
                 await self._clean(terms)
 
-            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, plan.limits, ended)
+            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan.limits, ended)
             self._running[started.pid] = made
             return made
         except ProtocolError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from adapters.linux_sandbox.client import HelperClient
 from adapters.linux_sandbox.plan import Abilities
 from runner.api import Protection, WorkspaceTerms
-from sandbox_helper.protocol import NAMESPACES, Failure
+from sandbox_helper.protocol import NAMESPACES, Failure, Plan
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,16 @@ class Probe:
     helper: HelperClient
     abilities: Abilities
     found: tuple[Protection, ...]
+
+
+@dataclass(frozen=True)
+class KnownPlan:
+    """The last plan of a root, kept while its terms are."""
+
+    terms: WorkspaceTerms
+    abilities: Abilities
+    plan: Plan
+    id: str
 
 
 @asynccontextmanager
