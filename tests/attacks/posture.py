@@ -22,6 +22,7 @@ from typing import Any
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 OWN_TYPES = {"proc", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2", "securityfs", "debugfs"}
+CONFIGURED = {"cpu time", "file size", "data size", "core file size", "processes", "open files", "address space"}
 FLAGS = {"ro", "rw", "nosuid", "nodev", "noexec", "idmapped"}
 
 
@@ -135,8 +136,16 @@ class Observer:
             "limits": self.limits(pid),
         }
 
+    def limits(self, pid: int) -> dict[str, str]:
+        """`as the runner's` where nothing was set: all of PID 1's, and those of a command that no setting has."""
+        own, around = self.limits_of(pid), self.limits_of(self.runner)
+        shown = CONFIGURED if pid == self.command else {"core file size"}
+        return {
+            name: value if name in shown or value != around[name] else "as the runner's" for name, value in own.items()
+        }
+
     @staticmethod
-    def limits(pid: int) -> dict[str, str]:
+    def limits_of(pid: int) -> dict[str, str]:
         found = {}
         for line in text_of(pid, "limits").splitlines()[1:]:
             fields = re.split(r"\s{2,}", line.strip())
@@ -163,14 +172,29 @@ class Observer:
 
     def program(self, pid: int) -> dict[str, Any]:
         return {
-            "exe": readable(lambda: os.readlink(f"/proc/{pid}/exe")),
-            "on a read-only mount": readable(lambda: bool(os.statvfs(f"/proc/{pid}/exe").f_flag & os.ST_RDONLY)),
+            "exe": readable(self.executable, pid),
+            "can be overwritten": readable(self.can_overwrite_program, pid),
             "cwd": readable(lambda: self.path(os.readlink(f"/proc/{pid}/cwd"))),
             "root": readable(lambda: os.readlink(f"/proc/{pid}/root")),
             "environment": readable(
                 lambda: sorted(filter(None, text_of(pid, "environ").replace(*self.workspace_name()).split("\0")))
             ),
         }
+
+    def executable(self, pid: int) -> str:
+        path = os.readlink(f"/proc/{pid}/exe")
+        return "the runner's interpreter" if path == os.path.realpath(sys.executable) else path
+
+    def can_overwrite_program(self, pid: int) -> bool:
+        """Whether neither the mount nor the file's mode stands before a write by the process' own ids."""
+        path = f"/proc/{pid}/exe"
+        file, status = os.stat(path), status_of(pid)
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return False
+        if str(file.st_uid) == status["Uid"].split()[0]:
+            return True
+        group = str(file.st_gid) in [*status["Gid"].split(), *status["Groups"].split()]
+        return bool(file.st_mode & (0o020 if group else 0o002))
 
     def workspace_name(self) -> tuple[str, str]:
         return next(iter(self.names.items()))
@@ -204,13 +228,12 @@ class Observer:
 
     def source(self, point: str) -> str:
         inside = os.stat(f"/proc/{self.command}/root{point}")
-        for candidate in (point, "/dev/null"):
-            try:
-                outside = os.stat(candidate)
-            except OSError:
-                continue
-            if (inside.st_dev, inside.st_ino) == (outside.st_dev, outside.st_ino):
-                return "the same path" if candidate == point else candidate
+        inner_root = f"/proc/{self.command}/root"
+        candidates = {point: "the same path", f"{inner_root}/.empty": "the empty file", "/dev/null": "/dev/null"}
+        for candidate, name in candidates.items():
+            outside = readable(os.stat, candidate)
+            if isinstance(outside, os.stat_result) and os.path.samestat(inside, outside):
+                return name
         return "something else"
 
     def network(self) -> dict[str, Any]:
@@ -228,8 +251,12 @@ class Observer:
     def devices(self) -> list[str]:
         return sorted(os.listdir(f"/proc/{self.command}/root/dev"))
 
-    def top(self) -> list[str]:
-        return sorted(os.listdir(f"/proc/{self.command}/root/"))
+    def top(self) -> dict[str, str]:
+        """Entry of the root to `link` or `directory` or `file`."""
+        kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "directory", stat.S_IFREG: "file"}
+        with os.scandir(f"/proc/{self.command}/root/") as entries:
+            found = {entry.name: stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) for entry in entries}
+        return {name: kinds.get(kind, oct(kind)) for name, kind in sorted(found.items())}
 
     @staticmethod
     def pid_namespace(pid: int) -> int:

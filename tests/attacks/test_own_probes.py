@@ -38,7 +38,9 @@ def test_every_own_probe_is_refused_for_its_own_reason(sandbox: SandboxDriver, p
         name: outcome for name, outcome in found.items() if outcome[0] != "refused" or outcome[1] not in TARGETS[name]
     }
     assert wrong == {}
-    assert sorted(os.listdir(place.workspace / ".git")) == ["config", "hooks"]
+    assert sorted(os.listdir(place.workspace / ".git")) == ["config", "config.link", "hooks", "probe-other"]
+    assert (place.workspace / ".git/config").stat().st_size == 0
+    assert os.listdir(place.workspace / ".git/hooks") == []
 
 
 @pytest.mark.covers("BOX-7")

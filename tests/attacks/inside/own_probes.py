@@ -174,7 +174,7 @@ def _(workspace: str, control: bool) -> Outcome:
 
 @probe("change-init")
 def _(workspace: str, control: bool) -> Outcome:
-    names = ("oom_score_adj", "oom_adj", "coredump_filter", "timerslack_ns", "autogroup", "comm", "clear_refs", "mem")
+    names = ("oom_score_adj", "oom_adj", "coredump_filter", "autogroup", "comm", "clear_refs", "mem")
     base = f"/proc/{victim(control)}"
     opened = [name for name in names if os.path.exists(f"{base}/{name}") and can_write(f"{base}/{name}")]
     return Outcome("open", None, " ".join(opened)) if opened else Outcome("refused", "EACCES")
@@ -303,14 +303,15 @@ def _(workspace: str, control: bool) -> Outcome:
 # --- protected names
 def protected_actions(workspace: str) -> dict[str, Callable[[], object]]:
     config, hooks = f"{workspace}/.git/config", f"{workspace}/.git/hooks"
-    other = f"{workspace}/probe-other"
+    # In the same directory, since between two mounts every rename fails.
+    other = f"{workspace}/.git/probe-other"
     return {
         "chmod": lambda: os.chmod(config, 0o644),
         "utime": lambda: os.utime(config),
         "truncate": lambda: os.truncate(config, os.stat(config).st_size),
-        "link": lambda: os.link(config, f"{workspace}/probe-link"),
+        "link": lambda: os.link(config, f"{workspace}/.git/probe-link"),
         "rename over": lambda: os.rename(other, config),
-        "rename away": lambda: os.rename(config, f"{workspace}/probe-away"),
+        "rename away": lambda: os.rename(config, f"{workspace}/.git/probe-away"),
         "remove": lambda: os.unlink(config),
         "remove hooks": lambda: os.rmdir(hooks),
         "make a hook": lambda: os.close(os.open(f"{hooks}/probe", os.O_CREAT | os.O_WRONLY, 0o700)),
@@ -340,7 +341,7 @@ def probe_protected(name: str) -> None:
             os.close(os.open(f"{workspace}/.git/config", os.O_CREAT | os.O_WRONLY))
         os.stat(f"{workspace}/.git/config")
         os.makedirs(f"{workspace}/probe-tree/hooks", exist_ok=True)
-        os.close(os.open(f"{workspace}/probe-other", os.O_CREAT | os.O_WRONLY))
+        os.close(os.open(f"{workspace}/.git/probe-other", os.O_CREAT | os.O_WRONLY))
         return tried(protected_actions(workspace)[name])
 
 
