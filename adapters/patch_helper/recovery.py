@@ -1,0 +1,141 @@
+"""From a journal and the disk to a tree that is wholly before or wholly after (PATCH-6).
+
+Without the `committed` mark everything is taken back, in the reverse order of the commit; with it, what is left to
+remove is removed. What was done is read off the disk by hashes, so that it may be stopped and repeated at any point.
+What somebody else changed meanwhile is never touched. The commit rolls back through the same function.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+
+from adapters.patch_helper.journal import Entry, Intent, Journal, Outcome, Record
+from adapters.patch_helper.steps import Steps
+from adapters.patch_helper.tree import Tree, split
+from adapters.v4a.budget import Limits
+from adapters.v4a.errors import PatchError
+
+ORDER = {"delete": 0, "replace": 1, "add": 2}
+"""Of the commit: deletions free names, then directories are made, then files are put in place."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a name is now. `version` None: no regular file."""
+
+    inode: int
+    version: str | None
+
+
+class Recovery:
+    """Works on one root. `OSError` and `PatchError` mean that it could not go on; it may be repeated."""
+
+    def __init__(self, root_fd: int, journal: Journal, steps: Steps) -> None:
+        self._root_fd = root_fd
+        self._journal = journal
+        self._steps = steps
+
+    def recover(self, operation_id: str) -> Record:
+        """Finishes one operation as its journal demands and notes the outcome there. Idempotent."""
+        record = self._journal.read(operation_id)
+        if record.outcome is not None:
+            return record
+        outcome: Outcome
+        if record.intent is None:
+            outcome, reason = "failed_rolled_back", "stopped before its journal was complete: nothing had been done"
+            self._journal.forget(operation_id)
+            return Record(operation_id, None, False, outcome, reason)
+        status = os.fstat(self._root_fd)
+        if (status.st_dev, status.st_ino) != record.intent.root:
+            return Record(operation_id, record.intent, record.committed, None, "the root is not the directory it was")
+        if record.committed:
+            self.finish(record.intent)
+            outcome, reason = "applied", "stopped after every new file was in place and verified; finished"
+        else:
+            outcome, reason = self.roll_back(record.intent)
+        self._journal.finish(operation_id, outcome, reason)
+        return Record(operation_id, record.intent, record.committed, outcome, reason)
+
+    def finish(self, intent: Intent) -> None:
+        """Removes the displaced originals of a committed operation."""
+        with Tree(self._root_fd, Limits()) as tree:
+            for entry in intent.entries:
+                displaced = self._look(tree, entry.at, entry.temp)
+                if entry.action != "add" and displaced is not None:
+                    self._steps.unlink(tree.directory(entry.at), entry.temp)
+
+    def roll_back(self, intent: Intent) -> tuple[Outcome, str]:
+        """Takes back whatever of `intent` was done. `failed_partial` names what stands in the way."""
+        obstacles: list[str] = []
+        with Tree(self._root_fd, Limits()) as tree:
+            for entry in sorted(intent.entries, key=lambda entry: -ORDER[entry.action]):
+                if entry.action != "delete":
+                    self._take_back(tree, entry, obstacles)
+            for directory in reversed(intent.directories):
+                self._remove_directory(tree, directory)
+            for entry in intent.entries:
+                if entry.action == "delete":
+                    self._bring_back(tree, entry, obstacles)
+            for directory in sorted({entry.at for entry in intent.entries}):
+                self._steps.fsync(tree.directory(directory), f"directory {directory or '.'}")
+        if obstacles:
+            return "failed_partial", "; ".join(obstacles)
+        return "failed_rolled_back", "taken back: every file is as it was before"
+
+    def _take_back(self, tree: Tree, entry: Entry, obstacles: list[str]) -> None:
+        """Undoes an exchange or a rename into place, and removes the new file."""
+        at = tree.directory(entry.at)
+        parent, name = split(entry.path)
+        final, temp = self._look(tree, parent, name), self._look(tree, entry.at, entry.temp)
+        placed = final is not None and final.version == entry.new and final.inode != entry.inode
+        if entry.action == "add":
+            if temp is None and placed:
+                self._steps.unlink(tree.directory(parent), name)
+        elif temp is not None and placed:
+            self._steps.exchange(at, entry.temp, at, name)
+        elif temp is not None and temp.inode == entry.inode:
+            obstacles.append(f"{entry.path} was changed by somebody else; its original is {entry.temp} beside it")
+            return
+        if temp is not None:
+            self._steps.unlink(at, entry.temp)
+
+    def _bring_back(self, tree: Tree, entry: Entry, obstacles: list[str]) -> None:
+        """Undoes the renaming aside of a deleted file."""
+        at = tree.directory(entry.at)
+        _, name = split(entry.path)
+        if self._look(tree, entry.at, entry.temp) is None:
+            return
+        try:
+            self._steps.move(at, entry.temp, at, name)
+        except FileExistsError:
+            obstacles.append(f"{entry.path} was made anew by somebody else; the original is {entry.temp} beside it")
+
+    def _remove_directory(self, tree: Tree, path: str) -> None:
+        """A directory of this operation, unless something else is in it."""
+        parent, name = split(path)
+        if self._look(tree, parent, name) is None:
+            return
+        try:
+            self._steps.rmdir(tree.directory(parent), name)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+
+    def _look(self, tree: Tree, directory: str, name: str) -> Found | None:
+        """None: there is no such name, or no such directory."""
+        if tree.kind(directory) != "directory":
+            return None
+        try:
+            status = os.stat(name, dir_fd=tree.directory(directory), follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return Found(status.st_ino, None)
+        path = f"{directory}/{name}" if directory else name
+        try:
+            return Found(status.st_ino, tree.version(path))
+        except PatchError:
+            return Found(status.st_ino, None)
