@@ -14,8 +14,8 @@ from runner.processes.table import ProcessTable
 
 TERMINAL_SIZE = (24, 80)
 """Rows and columns until the first resize (PROC-2)."""
-_PASSING = frozenset({"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC"})
-"""Errors of a machine that is short of something: the same request may succeed later."""
+_PASSING = frozenset({"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EPIPE"})
+"""Errors of a machine that is short of something, or of a helper that was lost: the same request may succeed later."""
 
 
 async def start(
