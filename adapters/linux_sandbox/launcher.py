@@ -21,6 +21,7 @@ from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
 from adapters.linux_sandbox.probing import (
+    PROBE_LIMITS,
     KnownPlan,
     Probe,
     current_namespaces,
@@ -30,7 +31,7 @@ from adapters.linux_sandbox.probing import (
 )
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
-from runner.api import Isolation, IsolationReport, Protection, WorkspaceTerms
+from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
 
@@ -172,7 +173,9 @@ class LinuxSandboxLauncher:
         known = self._by_root.get(terms.root)
         if known is None or known.helper is not probe.helper:
             # Without the protected names: a running command's covers must not be touched.
-            known = await self._run_probe(probe.helper, terms.model_copy(update={"protect": ()}))
+            known = await self._run_probe(
+                probe.helper, terms.model_copy(update={"protect": (), "limits": PROBE_LIMITS})
+            )
             self._by_root[terms.root] = known
         return known
 
@@ -324,7 +327,7 @@ class LinuxSandboxLauncher:
             return report.unavailable(error.feature, error.errno, error.message, error.remedy)
         except LaunchFailed as error:
             return report.unavailable(error.stage, error.errno, error.message, error.remedy)
-        return report.available(probe.found)
+        return report.available(probe.found, terms.limits if terms is not None else Limits())
 
     async def close(self) -> None:
         """See the port."""

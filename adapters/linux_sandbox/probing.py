@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 
 from adapters.linux_sandbox.client import HelperClient
 from adapters.linux_sandbox.plan import Abilities
-from runner.api import Protection, WorkspaceTerms
+from runner.api import Limits, Protection, WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Failure, Plan
+
+PROBE_LIMITS = Limits(cpu_s=3600)
+"""Every limit is set, so that each is proved."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ async def temporary_workspace() -> AsyncIterator[WorkspaceTerms]:
     """
     root = await asyncio.to_thread(_make_workspace)
     try:
-        yield WorkspaceTerms(workspace_id="probe", root=root, protect=(".git/config", ".git/hooks"))
+        protect = (".git/config", ".git/hooks")
+        yield WorkspaceTerms(workspace_id="probe", root=root, protect=protect, limits=PROBE_LIMITS)
     finally:
         await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 

@@ -146,8 +146,25 @@ def _limit_protections(inside: Mapping[str, int], limits: Limits) -> list[Protec
     return found
 
 
-def available(found: tuple[Protection, ...]) -> IsolationReport:
-    """The report of a sandbox that was made."""
+_LIMIT_NAMES = {
+    "process_limit": "processes", "cpu_limit": "cpu_s", "memory_limit": "memory_mb",
+    "file_size_limit": "file_size_mb", "open_files_limit": "open_files",
+}  # fmt: skip
+
+
+def under(found: tuple[Protection, ...], limits: Limits) -> tuple[Protection, ...]:
+    """What the probe proved, for terms of other limits than its own: one that is not set protects from nothing."""
+    return tuple(
+        p.model_copy(update={"state": "off", "detail": "no limit is set", "remedy": None})
+        if p.name in _LIMIT_NAMES and not getattr(limits, _LIMIT_NAMES[p.name])
+        else p
+        for p in found
+    )
+
+
+def available(found: tuple[Protection, ...], limits: Limits) -> IsolationReport:
+    """The report of a sandbox that was made, for commands of these limits."""
+    found = under(found, limits)
     whole = all(p.state != "off" for p in found if p.required)
     return IsolationReport(
         command_sandbox="linux-sandbox",
@@ -180,7 +197,7 @@ def isolation_of(plan: Plan, found: tuple[Protection, ...], limits: Limits) -> I
     return Isolation(
         command_sandbox="linux-sandbox" if sandboxed else "none",
         network="restricted" if sandboxed else "none",
-        protections={p.name: p.state for p in found} if sandboxed else {},
+        protections={p.name: p.state for p in under(found, limits)} if sandboxed else {},
         limits={
             "timeout_s": "deadline" if limits.timeout_s else "off",
             **{
