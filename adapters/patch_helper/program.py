@@ -108,7 +108,7 @@ class Workspace:
         whatever is over has been recorded."""
         for operation_id in self._journal.operation_ids():
             record = self._journal.read(operation_id)
-            if record.outcome is not None:
+            if record.outcome is not None or record.intent is None:
                 self._journal.forget(operation_id)
                 continue
             record = Recovery(self.root_fd, self._journal, self._steps).recover(operation_id)

@@ -46,7 +46,6 @@ class Recovery:
         outcome: Outcome
         if record.intent is None:
             outcome, reason = "failed_rolled_back", "stopped before its journal was complete: nothing had been done"
-            self._journal.forget(operation_id)
             return Record(operation_id, None, False, outcome, reason)
         status = os.fstat(self._root_fd)
         if (status.st_dev, status.st_ino) != record.intent.root:

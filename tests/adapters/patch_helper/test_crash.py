@@ -1,0 +1,229 @@
+"""kill -9 at every step of a patch of twenty files, and of its recovery: the tree is wholly before or wholly after."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from adapters.patch_helper.program import Workspace as Served
+from adapters.patch_helper.steps import Steps, no_fault
+from tests.adapters.patch_helper.workspaces import Snapshot, Workspace, patch, snapshot, update, workspace
+
+pytestmark = pytest.mark.covers("PATCH-6", "PATCH-5")
+
+PATCH = patch(
+    *(line for n in range(8) for line in update(f"u{n}", "@@", f"-old {n}", f"+new {n}")),
+    *(line for n in range(4) for line in (f"*** Add File: new/deep{n % 2}/a{n}", f"+added {n}")),
+    *(f"*** Delete File: d{n}" for n in range(4)),
+    *(line for n in range(2) for line in update(f"m{n}", f"*** Move to: moved/m{n}", "@@", f" move {n}")),
+    # A file gives way to a directory, and one is replaced by a new file of equal content but other mode.
+    *("*** Delete File: way", "*** Add File: way/in", "+inside"),
+    *("*** Delete File: same", "*** Add File: same", "+same"),
+)
+
+
+def fill(made: Workspace) -> None:
+    for n in range(8):
+        made.put(f"u{n}", f"old {n}\n", 0o750)
+    for n in range(4):
+        made.put(f"d{n}", f"deleted {n}\n")
+    for n in range(2):
+        made.put(f"m{n}", f"move {n}\n", 0o600)
+    made.put("way", "a file\n")
+    made.put("same", "same\n", 0o751)
+    made.put("bystander", "stays\n")
+
+
+def request(operation_id: str = "op_crash") -> Mapping[str, Any]:
+    return {
+        "patch": PATCH, "expected_versions": {}, "check_only": False, "operation_id": operation_id, "protect": [],
+    }  # fmt: skip
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit status of a child that does `work`, negative for a signal."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class KillAt:
+    """SIGKILL to this very process at the n-th step. Counts the steps."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, _: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def apply(made: Workspace, fault: Callable[[str], None] = no_fault) -> None:
+    Served(str(made.root), str(made.journal_dir), Steps(fault)).apply(request())
+
+
+def recover(made: Workspace, fault: Callable[[str], None] = no_fault) -> list[dict[str, Any]]:
+    served = Served(str(made.root), str(made.journal_dir), Steps(fault))
+    try:
+        recovered: list[dict[str, Any]] = served.recover()["recovered"]
+    finally:
+        os.close(served.root_fd)
+        os.close(served.journal_fd)
+    return recovered
+
+
+def recovered_status(made: Workspace) -> str:
+    """What recovery says of the operation. No journal: it had not begun."""
+    found = recover(made)
+    assert found == recover(made), "recovery is not idempotent"
+    if not found:
+        return "failed_rolled_back"
+    assert [one["operation_id"] for one in found] == ["op_crash"]
+    return str(found[0]["status"])
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[Snapshot, Snapshot, int, int]:
+    """The tree before and after, and how many steps a patch and the recovery of a late crash take."""
+    steps: list[str] = []
+    with workspace() as made:
+        fill(made)
+        before = snapshot(made.root)
+        served = Served(str(made.root), str(made.journal_dir), Steps(steps.append))
+        served.apply(request())
+        os.close(served.root_fd)
+        os.close(served.journal_fd)
+        after = snapshot(made.root)
+    assert after["moved/m0"][-1] == b"move 0\n"
+    assert after["moved/m0"][1] == 0o600
+    assert after["u3"][1] == 0o750
+    assert after["same"][1] != before["same"][1]
+    assert "way/in" in after
+    assert len([name for name in before if before[name] != after.get(name)]) >= 16
+    commit_at = next(
+        n for n, step in enumerate(steps) if step.startswith("before write") and step.endswith("committed")
+    )
+    return before, after, len(steps), commit_at
+
+
+def check(made: Workspace, expected: tuple[Snapshot, Snapshot, int, int]) -> str:
+    status = recovered_status(made)
+    tree = snapshot(made.root)
+    assert status in ("applied", "failed_rolled_back")
+    assert tree == (expected[1] if status == "applied" else expected[0])
+    return status
+
+
+@pytest.mark.timeout(120)
+def test_a_patch_killed_at_any_step_is_wholly_done_or_wholly_undone(
+    expected: tuple[Snapshot, Snapshot, int, int],
+) -> None:
+    _, _, steps, commit_at = expected
+    outcomes = []
+    for step in range(1, steps + 1):
+        with workspace() as made:
+            fill(made)
+            assert in_child(lambda made=made, step=step: apply(made, KillAt(step))) == -signal.SIGKILL  # type: ignore[misc]
+            outcomes.append(check(made, expected))
+    # Before the mark everything went back, after it everything went forward.
+    assert set(outcomes[:commit_at]) == {"failed_rolled_back"}
+    assert set(outcomes[commit_at + 4 :]) == {"applied"}
+
+
+@pytest.mark.timeout(60)
+def test_a_recovery_killed_at_any_step_is_finished_by_the_next(
+    expected: tuple[Snapshot, Snapshot, int, int],
+) -> None:
+    commit_at = expected[3]
+    for crash, status in ((commit_at, "failed_rolled_back"), (commit_at + 5, "applied")):
+        step, killed = 0, True
+        while killed:
+            step += 3
+            with workspace() as made:
+                fill(made)
+                assert in_child(lambda made=made, crash=crash: apply(made, KillAt(crash))) == -signal.SIGKILL  # type: ignore[misc]
+                killed = in_child(lambda made=made, step=step: recover(made, KillAt(step))) == -signal.SIGKILL  # type: ignore[misc]
+                assert check(made, expected) == status
+        assert step > 9
+
+
+@pytest.mark.timeout(60)
+def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+    chance = random.Random(20_260)
+    outcomes = set()
+    for _ in range(100):
+        with workspace() as made:
+            fill(made)
+            ready, go = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    os.write(go, b"!")
+                    apply(made)
+                finally:
+                    os._exit(0)
+            os.read(ready, 1)
+            for _ in range(chance.randrange(1_000_000)):
+                pass
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(ready)
+            os.close(go)
+            outcomes.add(check(made, expected))
+    assert "failed_rolled_back" in outcomes
+
+
+def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+    with workspace() as made:
+        fill(made)
+        crash = expected[3]
+        assert in_child(lambda: apply(made, KillAt(crash))) == -signal.SIGKILL
+        (journal,) = made.journal_dir.glob("*.journal")
+        with journal.open("ab") as file:
+            file.write(b'{"mark":"comm')
+        assert check(made, expected) == "failed_rolled_back"
+    with workspace() as made:
+        fill(made)
+        made.journal_dir.mkdir()
+        (made.journal_dir / "op_crash.journal").write_bytes(b'{"operation_id":"op_crash","ro')
+        assert [one["status"] for one in recover(made)] == ["failed_rolled_back"]
+        assert snapshot(made.root) == expected[0]
+
+
+def test_what_somebody_else_changed_since_is_left_alone(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+    with workspace() as made:
+        fill(made)
+        assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
+        made.put("u0.new", "theirs\n").rename(made.root / "u0")
+        (found,) = recover(made)
+        assert found["status"] == "failed_partial"
+        assert "u0" in found["reason"]
+        tree = snapshot(made.root)
+        assert tree["u0"][-1] == b"theirs\n"
+        original = [entry for name, entry in tree.items() if name.startswith(".codespace-patch-")]
+        assert [entry[-1] for entry in original] == [b"old 0\n"]
+        assert tree["u1"] == expected[0]["u1"]
+
+
+def test_a_journal_of_another_root_proves_nothing_and_touches_nothing() -> None:
+    with workspace() as made:
+        fill(made)
+        assert in_child(lambda: apply(made, KillAt(40))) == -signal.SIGKILL
+        made.root.rename(made.root.parent / "elsewhere")
+        made.root.mkdir()
+        made.put("u0", "old 0\n")
+        before = snapshot(made.root, times=True)
+        (found,) = recover(made)
+        assert found["status"] == "unknown"
+        assert snapshot(made.root, times=True) == before
