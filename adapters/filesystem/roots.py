@@ -63,18 +63,11 @@ class Roots:
             os.close(fd)
 
     def _look(self, workspace: WorkspaceRef) -> _Held:
-        components = [part for part in workspace.root.split("/") if part]
-        top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fd = self._opener.open_name(top, components)
+            fd = open_root(self._opener, workspace.root)
         except OSError as error:
             raise _root_error(workspace, _why(error), error.errno) from error
-        finally:
-            os.close(top)
         status = os.fstat(fd)
-        if not stat.S_ISDIR(status.st_mode):
-            os.close(fd)
-            raise _root_error(workspace, "is not a directory; correct the registry", errno.ENOTDIR)
         return _Held(fd, status.st_dev, status.st_ino)
 
     def close(self) -> None:
@@ -86,9 +79,24 @@ class Roots:
             self._held.clear()
 
 
+def open_root(opener: Opener, root: str) -> int:
+    """An O_PATH descriptor of the directory at an absolute path, reached through no link. Raises `OSError`."""
+    top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = opener.open_name(top, [part for part in root.split("/") if part])
+    finally:
+        os.close(top)
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
+    return fd
+
+
 def _why(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return "does not exist any more; restore it or correct the registry"
+    if error.errno == errno.ENOTDIR:
+        return "is not a directory; correct the registry"
     if error.errno == errno.ELOOP:
         return "is reached through a symbolic link; register its real path"
     return f"cannot be opened ({errno.errorcode.get(error.errno or 0, 'EIO')}); check its permissions"

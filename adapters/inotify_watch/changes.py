@@ -1,0 +1,34 @@
+"""What a watcher has to say: changes, directories to scan, and that it lost track.
+
+Plain data, apart from the watcher so that nobody loads inotify for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class Lost(Exception):
+    """Events are or may be missing; `reason` says why. Only a new watcher knows the tree again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Change:
+    """A name that was created, changed, removed, or renamed (then `from_path` is the old one). Relative to the root,
+    as `os.fsdecode` gives it."""
+
+    kind: Literal["create", "modify", "remove", "rename"]
+    path: str
+    from_path: str | None = None
+
+
+@dataclass(frozen=True)
+class NewDirectory:
+    """A directory that has to be scanned: its own entries may be older than its watch."""
+
+    path: str

@@ -1,0 +1,213 @@
+"""The watch of one root through its failures: a watcher, followed on the event loop and replaced when it is lost.
+
+    starting --scanned--> running --Lost--> lost --scanned again--> running, epoch + 1
+                                             ^ |
+                                             +-+ the scan failed: again, later and later
+
+Called by `backend`. It knows no workspace and no listener: `publish` takes the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from adapters.filesystem.beneath import Opener
+from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from runner.ports import WatchEvent
+
+if TYPE_CHECKING:
+    from adapters.inotify_watch.watcher import TreeWatcher
+
+MAX_WATCHES = 16_384
+"""Directories of one root. Each costs about a kilobyte of kernel memory (inotify(7))."""
+RENAME_WAIT_S = 0.1
+"""How long the first half of a rename waits for its second, which the kernel gives right after it (inotify(7))."""
+CHECK_S = 5.0
+"""How often the root's path is checked to lead to the directory that is watched."""
+MAX_DELAY_S = 60.0
+_STEADY_S = 30.0
+"""A watcher that ran so long is replaced at once, without delay."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """`watched`: the whole tree, a part of it (limits of the kernel or ours, permission), or none of it for now.
+    `reason`: why it was lost last; None while nothing was."""
+
+    epoch: int
+    watched: Literal["whole", "partial", "none"]
+    reason: str | None = None
+
+
+class RootWatch:
+    """Start it once. `epoch`: the last one that was used before."""
+
+    def __init__(
+        self,
+        root: str,
+        opener: Opener,
+        publish: Callable[[WatchEvent], None],
+        *,
+        epoch: int,
+        max_watches: int,
+        first_delay_s: float,
+        check_s: float,
+    ) -> None:
+        self.root = root
+        self.coverage = Coverage(epoch, "none")
+        self._opener, self._publish = opener, publish
+        self._max_watches, self._first_delay_s, self._check_s = max_watches, first_delay_s, check_s
+        self._seq = 0
+        self._watcher: TreeWatcher | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once the tree is watched. Raises `OSError`."""
+        self._replace(await self._new_watcher())
+        self._task = asyncio.create_task(self._run(), name="inotify watch")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._drop()
+
+    # --- the life of a watcher ----------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay = 0.0
+        while True:
+            began = loop.time()
+            try:
+                await self._follow()
+            except (Lost, OSError) as error:
+                self.coverage = replace(self.coverage, watched="none", reason=str(error))
+                self._emit("resync_required")
+            if loop.time() - began > _STEADY_S:
+                delay = 0.0
+            while True:
+                await asyncio.sleep(delay)
+                delay = min(max(2 * delay, self._first_delay_s), MAX_DELAY_S)
+                try:
+                    watcher = await self._new_watcher()
+                except OSError as error:
+                    self.coverage = replace(self.coverage, reason=f"cannot watch the root: {error.strerror}")
+                else:
+                    break
+            self._replace(watcher)
+
+    async def _new_watcher(self) -> TreeWatcher:
+        making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                (await making).close()
+            raise
+
+    def _make(self) -> TreeWatcher:
+        # Imported here, in a thread: loading inotify takes tens of milliseconds and runs a program.
+        from adapters.inotify_watch.watcher import TreeWatcher
+
+        watcher = TreeWatcher(self._opener, self.root, self._max_watches)
+        try:
+            watcher.scan()
+        except OSError:
+            watcher.close()
+            raise
+        return watcher
+
+    def _replace(self, watcher: TreeWatcher) -> None:
+        """The new watcher runs: only now the epoch is raised and said."""
+        self._drop()
+        self._watcher = watcher
+        self.coverage = Coverage(
+            self.coverage.epoch + 1, "partial" if watcher.partial else "whole", self.coverage.reason
+        )
+        self._seq = 0
+        self._emit("resync_required")
+
+    def _drop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+    # --- following one watcher ----------------------------------------------------------------------------------------
+    async def _follow(self) -> None:
+        """Until the watcher is lost: raises `Lost`, always."""
+        watcher = self._watcher
+        assert watcher is not None
+        loop = asyncio.get_running_loop()
+        check_at = loop.time() + self._check_s
+        while True:
+            if loop.time() >= check_at:
+                await _to_its_end(asyncio.to_thread(watcher.check_root))
+                check_at = loop.time() + self._check_s
+            taken = False
+            for change in watcher.take():
+                taken = True
+                await self._apply(watcher, change)
+            if taken:
+                await asyncio.sleep(0)  # a flood of events must not hold the loop
+            elif not watcher.expects_more:
+                await _readable(watcher.fileno(), check_at - loop.time())
+            elif not await _readable(watcher.fileno(), RENAME_WAIT_S):
+                self._emit_all(watcher.give_up_waiting())
+
+    async def _apply(self, watcher: TreeWatcher, change: Change | NewDirectory) -> None:
+        if isinstance(change, Change):
+            self._emit_all([change])
+            return
+        try:
+            met = await _to_its_end(asyncio.to_thread(watcher.scan, change.path))
+        except OSError as error:
+            raise Lost(f"a new directory cannot be scanned: {error.strerror}") from error
+        if met is None or (watcher.partial and self.coverage.watched == "whole"):
+            self.coverage = replace(self.coverage, watched="partial" if watcher.partial else "whole")
+            self._emit("resync_required")
+        self._emit_all(met or ())
+
+    def _emit_all(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._emit(change.kind, change.path, change.from_path)
+
+    def _emit(
+        self,
+        kind: Literal["create", "modify", "remove", "rename", "resync_required"],
+        path: str | None = None,
+        from_path: str | None = None,
+    ) -> None:
+        self._seq += 1
+        self._publish(WatchEvent(kind, self.coverage.epoch, self._seq, path, from_path))
+
+
+async def _readable(fd: int, timeout_s: float) -> bool:
+    """Whether there is something to read, within that time. The reader is removed again: nothing spins meanwhile."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(fd, readable.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await readable.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """Awaits work that uses a descriptor in a thread: even a cancelled caller goes on only when it is over."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,217 @@
+"""One inotify instance over one tree: scanning it, and turning records into what changed.
+
+It blocks only while it scans, which the caller does in a thread; links are never followed, since every directory is
+opened below the root's descriptor and watched by that. It knows no epochs and no listeners. Called by `backend`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from adapters.filesystem.beneath import Opener
+from adapters.filesystem.roots import open_root
+from adapters.inotify_watch import kernel, records
+from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from adapters.inotify_watch.paths import WatchedPaths
+from adapters.inotify_watch.records import Record
+
+MAX_MET = 1000
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ESTALE})
+
+
+class TreeWatcher:
+    """Made, scanned and closed by `backend`; `fileno` becomes readable when there is something to take.
+
+    `partial`: some directories could not be watched (limits of the kernel or `max_watches`, permission), so their
+    changes go unseen.
+    """
+
+    def __init__(self, opener: Opener, root: str, max_watches: int) -> None:
+        """Blocks. Raises `OSError` where the root cannot be opened or the kernel gives no instance."""
+        self._opener, self._root = opener, root
+        self._max_watches = max_watches
+        self._paths = WatchedPaths()
+        self._dropped: set[int] = set()
+        self._moved: Record | None = None
+        self.partial = False
+        self._root_fd = open_root(opener, root)
+        try:
+            self._instance = kernel.new_instance()
+        except OSError:
+            os.close(self._root_fd)
+            raise
+        self._root_watch = -1
+
+    def fileno(self) -> int:
+        return self._instance
+
+    @property
+    def watches(self) -> int:
+        return len(self._paths)
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether the first half of a rename waits for its second."""
+        return self._moved is not None
+
+    def check_root(self) -> None:
+        """Blocks. Raises `Lost` where the root's path leads to another directory by now, or nowhere: the kernel does
+        not tell while anybody holds the old one open, or when a directory above it is renamed."""
+        try:
+            fd = open_root(self._opener, self._root)
+        except OSError as error:
+            raise Lost(f"the root is gone: {error.strerror}") from error
+        try:
+            if not os.path.samestat(os.fstat(fd), os.fstat(self._root_fd)):
+                raise Lost("the root is another directory by now")
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        os.close(self._instance)
+        os.close(self._root_fd)
+
+    # --- scanning (blocks) --------------------------------------------------------------------------------------------
+    def scan(self, top: str = "") -> list[Change] | None:
+        """Watches a directory and all below it. Returns the entries it met as created, since a directory that is new
+        may have got them before its watch; None for more than MAX_MET, or for the root, where all is new.
+
+        Raises `OSError` if the root itself cannot be watched.
+        """
+        met: list[Change] | None = [] if top else None
+        waiting = [top]
+        while waiting:
+            path = waiting.pop()
+            try:
+                names = self._scan_one(path)
+            except OSError as error:
+                if not path:
+                    raise
+                self.partial = self.partial or error.errno not in _GONE
+                continue
+            for name, is_directory in names:
+                below = f"{path}/{name}" if path else name
+                if is_directory:
+                    waiting.append(below)
+                if met is not None:
+                    met.append(Change("create", below))
+                    met = met if len(met) <= MAX_MET else None
+        return met
+
+    def _scan_one(self, path: str) -> list[tuple[str, bool]]:
+        fd = self._opener.open_directory(self._root_fd, path.split("/") if path else ())
+        try:
+            if len(self._paths) >= self._max_watches:
+                self.partial = True
+                return []
+            # First the watch, then the list: what appears in between is seen twice rather than never.
+            watch = kernel.add_watch(self._instance, fd)
+            self._paths.put(watch, path)
+            if not path:
+                self._root_watch = watch
+            with os.scandir(fd) as entries:
+                return [(entry.name, _is_directory(entry)) for entry in entries]
+        finally:
+            os.close(fd)
+
+    # --- taking events (does not block) -------------------------------------------------------------------------------
+    def take(self) -> Iterator[Change | NewDirectory]:
+        """What one read of the descriptor says; nothing if there is nothing. A directory that is new is to be scanned
+        before the next is taken. Raises `Lost`."""
+        try:
+            data = os.read(self._instance, records.READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise Lost(f"reading events failed: {error.strerror}") from error
+        try:
+            parsed = list(records.parse(data))
+        except ValueError as error:
+            raise Lost(str(error)) from error
+        last: Change | None = None
+        for record in parsed:
+            for change in self._classify(record):
+                if change != last:  # a burst of writes is one hint
+                    yield change
+                last = change if isinstance(change, Change) and change.kind == "modify" else None
+
+    def give_up_waiting(self) -> Iterator[Change]:
+        """The second half of a rename did not come: the name left the tree."""
+        if self._moved is not None:
+            moved, self._moved = self._moved, None
+            yield from self._left(moved)
+
+    def _classify(self, record: Record) -> Iterator[Change | NewDirectory]:
+        if record.mask & records.Q_OVERFLOW:
+            raise Lost("the kernel's event queue overflowed")
+        if not record.is_known:
+            raise Lost(f"an event of unknown kind: {record.mask:#x}")
+        if record.mask & records.IGNORED:
+            self._dropped.discard(record.watch)
+            self._paths.forget(record.watch)
+            if record.watch == self._root_watch:
+                raise Lost("the root is gone")
+            return
+        if record.mask & records.UNMOUNT:
+            raise Lost("a file system below the root was unmounted")
+        folder = self._paths.path_of(record.watch)
+        if folder is None:
+            if record.watch in self._dropped or not record.name:
+                return  # of a directory that left the tree, or whose name another took
+            raise Lost("an event of a directory that is not known")
+        if record.watch == self._root_watch and record.mask & (records.DELETE_SELF | records.MOVE_SELF):
+            raise Lost("the root was removed or renamed")
+        if not record.name:
+            return  # of the directory itself: its parent's watch says the same by name
+        yield from self._named(record, f"{folder}/{record.name}" if folder else record.name)
+
+    def _named(self, record: Record, path: str) -> Iterator[Change | NewDirectory]:
+        if record.mask & records.MOVED_TO:
+            if self._moved is not None and self._moved.cookie == record.cookie:
+                moved, self._moved = self._moved, None
+                yield from self._renamed(moved, path)
+                return
+            yield from self.give_up_waiting()
+            yield from self._appeared(record, path)
+        elif record.mask & records.MOVED_FROM:
+            yield from self.give_up_waiting()
+            # Kept as a path: the directory it was in may itself be renamed before the second half.
+            self._moved = Record(record.watch, record.mask, record.cookie, path)
+        elif record.mask & records.CREATE:
+            yield from self._appeared(record, path)
+        elif record.mask & records.DELETE:
+            yield Change("remove", path)
+        else:
+            yield Change("modify", path)
+
+    def _appeared(self, record: Record, path: str) -> Iterator[Change | NewDirectory]:
+        yield Change("create", path)
+        if record.is_directory:
+            yield NewDirectory(path)
+
+    def _renamed(self, moved: Record, path: str) -> Iterator[Change | NewDirectory]:
+        if moved.is_directory:
+            self._paths.move(moved.name, path)
+        yield Change("rename", path, moved.name)
+        if moved.is_directory:
+            # Both: an exchange gives two renames, and each finds the other's directory in its place.
+            yield NewDirectory(path)
+            yield NewDirectory(moved.name)
+
+    def _left(self, moved: Record) -> Iterator[Change]:
+        """Moved out of the tree: what goes on there is none of ours."""
+        yield Change("remove", moved.name)
+        if moved.is_directory:
+            for watch in self._paths.below(moved.name):
+                self._paths.forget(watch)
+                self._dropped.add(watch)
+                kernel.remove_watch(self._instance, watch)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:  # the type was asked of the entry itself, and it is gone
+        return False
