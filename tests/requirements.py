@@ -89,7 +89,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "UDS-2": Requirement("a partly delivered mutation is uncertain, never resent"),
     "UDS-3": Requirement("in-process and worker behave the same", _UNTESTED),
     "WATCH-1": Requirement("a recursive watcher with epochs and sequence numbers"),
-    "WATCH-2": Requirement("whatever is lost becomes resync_required", _UNTESTED),
+    "WATCH-2": Requirement("whatever is lost becomes resync_required"),
     "WATCH-3": Requirement("events are hints and never a permission"),
     "APPR-1": Requirement("confirm: a hold before any operation or spawn", _NO_GRANTS),
     "APPR-2": Requirement("off: the tools stay listed", _NO_GRANTS),
