@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.linux_sandbox import host, plan
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from benchmarks.measure import Bound, Contender, Options, Table, interleave
 from runner.api import WorkspaceTerms
 from runner.ports import LaunchRequest, ManagedProcess
+from sandbox_helper.protocol import Plan
 
 TITLE = "start of a command"
 SAMPLES = 300
@@ -59,35 +59,23 @@ def workspace() -> Iterator[Path]:
         shutil.rmtree(base)
 
 
-def bubblewrap_argv(terms: WorkspaceTerms, made: Path) -> list[str]:
-    """The plan of ours as bubblewrap's options; `made` holds the files that we write by ourselves."""
-    owner = os.stat(terms.root)
-    ours = plan.build_plan(terms, host.look_up(), plan.Owner(owner.st_uid, owner.st_gid), plan.Abilities())
-    argv = [
-        "bwrap",
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-        "--clearenv",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-    ]
-    for mount in ours.mounts:
+def bubblewrap_argv(plan: Plan, made: Path) -> list[str]:
+    """A plan of ours as bubblewrap's options; `made` holds the files that we write by ourselves."""
+    argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for mount in plan.mounts:
         if mount.kind == "tmpfs":
             argv += ["--tmpfs", mount.target]
         else:
             argv += ["--bind" if mount.kind == "workspace" else "--ro-bind", mount.source, mount.target]
-    for path, target in ours.links:
-        if not terms.root.startswith(f"{path}/"):
-            argv += ["--symlink", target, path]
-    for number, (path, text) in enumerate(ours.files):
+    for path, target in plan.links:
+        argv += ["--symlink", target, path]
+    for number, (path, text) in enumerate(plan.files):
         (made / str(number)).write_text(text)
         argv += ["--ro-bind", str(made / str(number)), path]
-    for name, value in ours.env:
+    for name, value in plan.env:
         argv += ["--setenv", name, value]
-    return [*argv, "--chdir", terms.root, "--"]
+    return [*argv, "--chdir", plan.workspace, "--"]
 
 
 def spawned(argv: list[str]) -> Times:
@@ -141,9 +129,9 @@ async def measure(options: Options) -> list[Table]:
     with workspace() as place, tempfile.TemporaryDirectory(prefix="codespace-bench-") as made:
         terms = WorkspaceTerms(workspace_id="bench", root=str(place))
         clock = str(place / "clock")
-        wrapped = [*bubblewrap_argv(terms, Path(made)), clock]
         launcher = LinuxSandboxLauncher()
         await launcher.start()
+        wrapped = [*bubblewrap_argv(await launcher.plan_for(terms, terminal=False), Path(made)), clock]
 
         def kept(name: str, times: Times) -> float:
             exits.setdefault(name, []).append(times.exit)
