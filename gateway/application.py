@@ -16,13 +16,18 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.answers import ExecDispatched, OperationAnswer, PatchAnswer, Readiness, WorkspaceInfo
 from gateway.data_directory import open_data_directory
-from gateway.leases import Lease
+from gateway.errors import StartFailed
 from gateway.liveness import LivenessDirectory
 from gateway.locks import DirectoryLock
 from gateway.ports import Audit, RunnerLink
 from gateway.registry import Registry
-from gateway.use_cases import exec_command, process_calls, reading
+from gateway.store.database import Database, StoreFailed
+from gateway.store.ledger import Ledger
+from gateway.store.migrations import MIGRATIONS
+from gateway.use_cases import apply_patch, exec_command, operation_status, process_calls, reading
 from gateway.use_cases.custody import Custody
+from gateway.use_cases.patching import Patching, PatchRequest
+from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.reload import lock_roots, reload_registry
 from gateway.use_cases.services import Services
 from gateway.use_cases.workspace_info import Informant
@@ -43,6 +48,8 @@ BASE_TOOLS = frozenset(
 )
 PREDECESSOR_S = 5.0
 """How long a start waits for what a killed predecessor left to die."""
+WRITABLE_S = 2.0
+"""How long a ledger that took a write counts as writable, so that no poll of readiness costs a sync of the disk."""
 TASKS_S = 0.5
 """What begun dispatches get at close: their runner is gone by then, so they have their answer."""
 
@@ -74,11 +81,16 @@ class Application:
         self._log = log
         nothing = Registry(file="", workspaces=MappingProxyType({}))
         self._services = Services(registry=nothing, link=link, audit=audit, log=log, max_processes=max_processes)
-        self._informant = Informant(self._services, version, patches=False)
+        self._informant = Informant(self._services, version, patches=True)
+        self._database = Database(data_dir)
+        ledger = Ledger(self._database)
+        self._recovery = Recovery(self._services, ledger, data_dir / "journal")
+        self._patching = Patching(ledger, data_dir / "journal", self._recovery.take_over)
+        self._writable_until = 0.0
         self._data_lock: DirectoryLock | None = None
         self._reloading = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        link.subscribe(Custody(self._services, self._recover, self._informant.forget))
+        link.subscribe(Custody(self._services, self._recovery, self._informant.forget))
 
     # --- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -91,7 +103,15 @@ class Application:
             lock_roots(self._services, registry)
             self._services.registry = registry
             self._informant.forget()
+            await self._database.open(MIGRATIONS)
             await self._link.start()
+            await self._recovery.close_unregistered(registry)
+            await self._recovery.admit(registry)
+        except StoreFailed as error:
+            await self.close()
+            raise StartFailed(
+                f"the ledger cannot be used ({error})", str(self._data_dir), "look at the disk of the data directory"
+            ) from None
         except BaseException:
             await self.close()
             raise
@@ -101,7 +121,7 @@ class Application:
         """Reads the registry again. Raises `RegistryRefused`, `AlreadyServed` or `StartFailed`; the old one then stays
         in force."""
         async with self._reloading:
-            await reload_registry(self._services, self._load_registry)
+            await reload_registry(self._services, self._recovery, self._load_registry)
             self._informant.forget()
         self._warn_of_unsandboxed()
 
@@ -117,6 +137,7 @@ class Application:
             _, late = await asyncio.wait(set(self._services.tasks), timeout=TASKS_S)
             for task in late:
                 task.cancel()
+        await self._database.close()
         self._services.threads.shutdown(wait=False, cancel_futures=True)
         self._services.locks.close()
         if self._data_lock is not None:
@@ -126,9 +147,6 @@ class Application:
         for workspace in self._services.registry:
             if workspace.sandbox == "off":
                 self._log.warning("sandbox_off", workspace_id=workspace.workspace_id)
-
-    def _recover(self, lease: Lease) -> None:
-        raise NotImplementedError(lease)
 
     # --- what there is ------------------------------------------------------------------------------------------------
     @property
@@ -143,16 +161,20 @@ class Application:
     def available_tools(self) -> frozenset[str]:
         """Public names of the tools that work here; valid after `start`."""
         description = self._link.description
+        tools = BASE_TOOLS
         if description is not None and description.grep_available:
-            return BASE_TOOLS | {"grep"}
-        return BASE_TOOLS
+            tools |= {"grep"}
+        if description is not None and description.patch_available:
+            tools |= {"apply_patch", "operation_status"}
+        return tools
 
     def set_exposure(self, *, tools: Sequence[str], transports: Sequence[str]) -> None:
         """What the transports really list and serve, for `workspace_info`."""
         self._informant.expose(tuple(tools), tuple(transports))
 
     async def readiness(self) -> Readiness:
-        """Whether calls can be served now: runner connected, and its sandbox probed, unless no workspace needs one."""
+        """Whether calls can be served now: runner connected, ledger writable, every journal recovered, and the sandbox
+        probed unless no workspace needs one."""
         reasons: list[str] = []
         description = self._link.description
         if description is None:
@@ -161,6 +183,14 @@ class Application:
             missing = [p for p in description.isolation.protections if p.required and p.state == "off"]
             names = ", ".join(f"{p.name} ({p.errno or p.detail or 'off'})" for p in missing)
             reasons.append(f"the sandbox probe failed: {names or 'see codespace doctor'}")
+        now = asyncio.get_running_loop().time()
+        if now >= self._writable_until:
+            try:
+                await self._patching.ledger.check_writable()
+                self._writable_until = now + WRITABLE_S
+            except StoreFailed as error:
+                reasons.append(f"the ledger cannot be written: {error}")
+        reasons += [f"the journal of {holder} is not recovered yet" for holder in self._recovery.pending()]
         return Readiness(ready=not reasons, reasons=tuple(reasons))
 
     async def workspace_info(self, workspace_id: str | None) -> WorkspaceInfo:
@@ -209,12 +239,15 @@ class Application:
         operation_key: str | None = None,
         check_only: bool = False,
     ) -> PatchAnswer:
-        raise NotImplementedError
+        request = PatchRequest(patch, dict(expected_versions or {}), operation_key, check_only)
+        return await apply_patch.apply_patch(self._services, self._patching, workspace_id, request)
 
     async def operation_status(
         self, operation_id: str | None = None, operation_key: str | None = None, workspace_id: str | None = None
     ) -> OperationAnswer:
-        raise NotImplementedError
+        return await operation_status.operation_status(
+            self._services, self._patching, operation_id, operation_key, workspace_id
+        )
 
     # --- commands -----------------------------------------------------------------------------------------------------
     async def exec_command(

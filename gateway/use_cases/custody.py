@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.leases import Lease
+from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.services import Services
 from runner.api import ProcessExited
 
 
 class Custody:
-    """`LinkListener`. `recover`: takes over a patch lease whose holder is dead and gives it back in the end.
+    """`LinkListener`. `changed`: called when another runner serves, or none."""
 
-    `changed`: called when another runner serves, or none.
-    """
-
-    def __init__(self, services: Services, recover: Callable[[Lease], None], changed: Callable[[], None]) -> None:
+    def __init__(self, services: Services, recovery: Recovery, changed: Callable[[], None]) -> None:
         self._services = services
-        self._recover = recover
+        self._recovery = recovery
         self._changed = changed
 
     def runner_up(self, instance_id: str) -> None:
         self._changed()
+        self._recovery.runner_changed()
 
     def process_exited(self, instance_id: str, event: ProcessExited) -> None:
         self._services.processes.finish(event.process_id)
@@ -37,8 +35,9 @@ class Custody:
         self._changed()
 
     def all_dead(self, instance_id: str) -> None:
+        self._recovery.proved_dead(instance_id)
         for lease in self._services.leases.of_instance(instance_id):
             if lease.kind == "process":
                 self._services.release(lease.holder_id)
             else:
-                self._recover(lease)
+                self._recovery.take_over(lease)

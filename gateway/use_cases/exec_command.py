@@ -1,4 +1,4 @@
-"""`exec_command`: registry → policy → argv → request key → root → lease → runner → answer (PROC-1, PROC-8, PROC-12).
+"""`exec_command`: registry → policy → argv → request key → hold → root → lease → runner → answer (PROC-1, PROC-8).
 
 From the lease on the dispatch is a task of its own: a caller that goes away changes nothing. The lease is given back
 here only where it is proved that nothing started; otherwise custody gives it back at the process's end. Refuses to
@@ -16,6 +16,7 @@ from gateway.policy import Action
 from gateway.ports import AuditRecord
 from gateway.registry import Workspace
 from gateway.request_keys import check_key, fingerprint
+from gateway.use_cases.hold import check_hold
 from gateway.use_cases.services import Services
 from runner import api
 from runner.api import ErrorCode, RunnerError, RunnerLost
@@ -43,6 +44,7 @@ async def exec_command(
         known = services.request_keys.find(workspace_id, request_key, request)
         if known is not None:
             return await asyncio.shield(known)
+    check_hold(workspace, TOOL)
     await services.verify_root(workspace)
     # Nothing is awaited between this second look at the key and its entry: two callers with one key are one dispatch.
     if request_key is not None:
@@ -61,6 +63,7 @@ async def _dispatch(services: Services, workspace: Workspace, command: tuple[str
     if services.registry.workspaces.get(workspace.workspace_id) != workspace:
         # Reloaded since the decision: decide again, on the terms of now.
         workspace = services.decide(TOOL, workspace.workspace_id, Action.EXEC)
+        check_hold(workspace, TOOL)
     process_id = services.ids.new("proc")
     services.leases.acquire(workspace, "process", process_id, instance_id)
     record = services.processes.begin(process_id, workspace, instance_id)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.errors import OperatorError, ToolError
+from gateway.errors import OperatorError, StartFailed, ToolError
 from gateway.leases import Lease
 from gateway.registry import Registry
+from gateway.store.database import StoreFailed
+from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.services import Services
 from runner.api import RunnerError, TerminateProcess
 
@@ -31,11 +33,22 @@ def lock_roots(services: Services, registry: Registry) -> None:
         raise
 
 
-async def reload_registry(services: Services, load: Callable[[], Registry]) -> None:
+async def reload_registry(services: Services, recovery: Recovery, load: Callable[[], Registry]) -> None:
     """Not for several at once. Raises `RegistryRefused`, `AlreadyServed`, `StartFailed`: the old registry then stays in
     force, untouched."""
     registry = await asyncio.to_thread(load)
     lock_roots(services, registry)
+    known = {(workspace.workspace_id, workspace.device, workspace.inode) for workspace in services.registry}
+    fresh = [w for w in registry if (w.workspace_id, w.device, w.inode) not in known]
+    try:
+        await recovery.admit(fresh)
+    except (ToolError, StoreFailed) as error:
+        services.settle_locks()
+        raise StartFailed(
+            f"a workspace of the new registry cannot be taken into service yet ({error})",
+            registry.file,
+            "reload again in a moment",
+        ) from None
     services.registry = registry
     roots = {(workspace.device, workspace.inode) for workspace in registry}
     for lease in services.leases.held():
