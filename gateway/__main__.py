@@ -5,6 +5,8 @@ Here alone the gateway meets adapters and the runner's own program; each is load
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import sys
 from functools import partial
@@ -14,12 +16,17 @@ from gateway.cli.app import command_line
 from gateway.cli.console import run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from structlog.typing import FilteringBoundLogger
 
     from gateway.application import Application
+    from gateway.cli.terminal import Ended
+    from gateway.liveness import LivenessDirectory
     from gateway.ports import Audit, RunnerLink
-    from gateway.registry import Guarded
+    from gateway.registry import Guarded, Workspace
     from gateway.settings import Settings
+    from runner.api import IsolationReport, WorkspaceTerms
     from runner.log import Level
 
 
@@ -61,11 +68,86 @@ class Joined:
             max_processes=settings.max_processes,
         )
 
+    def isolation(self, terms: WorkspaceTerms | None) -> IsolationReport:
+        """What the real helper found, with a launcher of its own."""
+        from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 
-def _link(settings: Settings, deaths: object, log: FilteringBoundLogger) -> RunnerLink:
-    from gateway.liveness import LivenessDirectory
+        async def probe() -> IsolationReport:
+            launcher = LinuxSandboxLauncher()
+            try:
+                await launcher.start()
+                return await launcher.report(terms)
+            finally:
+                await launcher.close()
 
-    assert isinstance(deaths, LivenessDirectory)
+        return asyncio.run(probe())
+
+    def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
+        """Raises `OperatorError` where the command was not started."""
+        from adapters.linux_sandbox import run_once
+        from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+        from gateway.cli import terminal
+        from gateway.cli.console import Failed
+        from runner.api import RunnerError, check_argv
+        from runner.ports import LaunchFailed, SandboxUnavailable
+
+        size = _terminal_size() if tty else None
+
+        async def prepare() -> run_once.OneCommand:
+            launcher = LinuxSandboxLauncher()
+            try:
+                await launcher.start()
+                return await run_once.prepare(launcher, workspace.terms(), argv, size)
+            finally:
+                await launcher.close()
+
+        try:
+            check_argv(tuple(argv))
+            command = asyncio.run(prepare())
+        except RunnerError as error:
+            raise Failed(error.code.value, workspace.workspace_id, error.message) from None
+        except SandboxUnavailable as error:
+            what = f"SANDBOX_UNAVAILABLE ({error.feature}{f', {error.errno}' if error.errno else ''})"
+            raise Failed(what, workspace.workspace_id, error.remedy or error.message) from None
+        except LaunchFailed as error:
+            what = f"PROCESS_SPAWN_FAILED ({error.stage}, {error.errno})"
+            raise Failed(what, workspace.workspace_id, error.remedy or error.message) from None
+        try:
+            if size is None:
+                ended = terminal.run_on_pipes(command.argv, (command.plan_fd,), run_once.SET_UP_FAILED)
+            else:
+                ended = terminal.run_on_terminal(command.argv, (command.plan_fd,), size, run_once.SET_UP_FAILED)
+        finally:
+            command.close()
+        if ended.status == run_once.SET_UP_FAILED:
+            _explain_set_up(ended, argv[0])
+        return ended.status
+
+
+def _explain_set_up(ended: Ended, program: str) -> None:
+    """Raises `Failed` where the helper said that nothing was started; a command may end with the same status."""
+    from gateway.cli.console import Failed
+
+    try:
+        failed = json.loads(ended.last_words.decode())["failed"]
+        what = f"PROCESS_SPAWN_FAILED ({failed['stage']}, {failed['errno']})"
+        on, remedy = failed["path"] or program, failed["message"]
+    except (ValueError, KeyError, TypeError):
+        sys.stderr.buffer.write(ended.last_words)
+        return
+    raise Failed(what, on, remedy)
+
+
+def _terminal_size() -> tuple[int, int]:
+    """Rows and columns of ours, or 24 x 80 where there is none."""
+    try:
+        columns, rows = os.get_terminal_size(0)
+    except OSError:
+        return 24, 80
+    return (rows, columns) if rows and columns else (24, 80)
+
+
+def _link(settings: Settings, deaths: LivenessDirectory, log: FilteringBoundLogger) -> RunnerLink:
     if settings.runner == "uds":
         from gateway.worker_process import WorkerLink
 

@@ -152,7 +152,7 @@ def _bridge(master: int, pidfd: int) -> None:
     """Copies until PID 1 is over and the terminal is empty. The outer terminal, if it is one, is raw meanwhile."""
     saved = termios.tcgetattr(0) if os.isatty(0) else None
     if saved is not None:
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSADRAIN)  # what was typed already is for the command
     previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: _copy_size(master))
     _copy_size(master)
     os.set_blocking(master, False)
