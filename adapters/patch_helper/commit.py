@@ -118,7 +118,7 @@ class Commit:
                 continue
             old = _version_before(target.path, self._tree) if target.before else None
             new = version_of(target.content) if target.content is not None else None
-            at = split(target.path)[0] if target.before else self._tree.holds(target.path)
+            at = split(target.path)[0] if target.before else self._tree.nearest(target.path)
             inode = self._inode(target.path) if target.before else None
             action = "delete" if new is None else "replace" if target.before else "add"
             entries.append(Entry(action, target.path, at, temp_name(), old, new, inode))  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ class Commit:
         assert self._defaults.owner is not None
         uid, gid = self._defaults.owner
         status = os.fstat(descriptor)
-        nearest = self._tree.directory(self._tree.holds(parent + "/x")) if parent else self._tree.directory("")
+        nearest = self._tree.directory(self._tree.nearest(parent + "/x")) if parent else self._tree.directory("")
         inherits = os.fstat(nearest).st_mode & 0o2000
         gid = os.fstat(nearest).st_gid if inherits else gid
         if (status.st_uid, status.st_gid) != (uid, gid):
@@ -263,7 +263,7 @@ class Commit:
     # --- after a failure ----------------------------------------------------------------------------------------------
     def _rolled_back(self, intent: Intent, cause: Exception) -> PatchError:
         try:
-            outcome, reason = Recovery(self._root_fd, self._journal, self._steps).roll_back(intent)
+            outcome, reason = Recovery(self._root_fd, self._journal, self._steps).roll_back(intent, self._tree)
             self._journal.finish(intent.operation_id, outcome, reason)
         except (OSError, PatchError) as error:
             outcome, reason = "failed_partial", f"roll back failed and will be tried again at the next start: {error}"

@@ -30,6 +30,20 @@ class Found:
     version: str | None
 
 
+class _Directories:
+    """Directories by name: those that the commit held, else as they are found from the root now."""
+
+    def __init__(self, fresh: Tree, held: Tree | None) -> None:
+        self._fresh = fresh
+        self._held = held
+
+    def of(self, directory: str) -> Tree:
+        return self._held if self._held is not None and self._held.has(directory) else self._fresh
+
+    def directory(self, path: str) -> int:
+        return self.of(path).directory(path)
+
+
 class Recovery:
     """Works on one root. `OSError` and `PatchError` mean that it could not go on; it may be repeated."""
 
@@ -60,16 +74,21 @@ class Recovery:
 
     def finish(self, intent: Intent) -> None:
         """Removes the displaced originals of a committed operation."""
-        with Tree(self._root_fd, Limits()) as tree:
+        with Tree(self._root_fd, Limits()) as fresh:
+            tree = _Directories(fresh, None)
             for entry in intent.entries:
                 displaced = self._look(tree, entry.at, entry.temp)
                 if entry.action != "add" and displaced is not None:
                     self._steps.unlink(tree.directory(entry.at), entry.temp)
 
-    def roll_back(self, intent: Intent) -> tuple[Outcome, str]:
-        """Takes back whatever of `intent` was done. `failed_partial` names what stands in the way."""
+    def roll_back(self, intent: Intent, held: Tree | None = None) -> tuple[Outcome, str]:
+        """Takes back whatever of `intent` was done. `failed_partial` names what stands in the way.
+
+        `held`: the tree that the commit worked in, whose directories are used even if their names lead elsewhere now.
+        """
         obstacles: list[str] = []
-        with Tree(self._root_fd, Limits()) as tree:
+        with Tree(self._root_fd, Limits()) as fresh:
+            tree = _Directories(fresh, held)
             for entry in sorted(intent.entries, key=lambda entry: -ORDER[entry.action]):
                 if entry.action != "delete":
                     self._take_back(tree, entry, obstacles)
@@ -84,7 +103,7 @@ class Recovery:
             return "failed_partial", "; ".join(obstacles)
         return "failed_rolled_back", "taken back: every file is as it was before"
 
-    def _take_back(self, tree: Tree, entry: Entry, obstacles: list[str]) -> None:
+    def _take_back(self, tree: _Directories, entry: Entry, obstacles: list[str]) -> None:
         """Undoes an exchange or a rename into place, and removes the new file."""
         at = tree.directory(entry.at)
         parent, name = split(entry.path)
@@ -101,7 +120,7 @@ class Recovery:
         if temp is not None:
             self._steps.unlink(at, entry.temp)
 
-    def _bring_back(self, tree: Tree, entry: Entry, obstacles: list[str]) -> None:
+    def _bring_back(self, tree: _Directories, entry: Entry, obstacles: list[str]) -> None:
         """Undoes the renaming aside of a deleted file."""
         at = tree.directory(entry.at)
         _, name = split(entry.path)
@@ -112,7 +131,7 @@ class Recovery:
         except FileExistsError:
             obstacles.append(f"{entry.path} was made anew by somebody else; the original is {entry.temp} beside it")
 
-    def _remove_directory(self, tree: Tree, path: str) -> None:
+    def _remove_directory(self, tree: _Directories, path: str) -> None:
         """A directory of this operation, unless something else is in it."""
         parent, name = split(path)
         if self._look(tree, parent, name) is None:
@@ -123,18 +142,19 @@ class Recovery:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
 
-    def _look(self, tree: Tree, directory: str, name: str) -> Found | None:
+    def _look(self, tree: _Directories, directory: str, name: str) -> Found | None:
         """None: there is no such name, or no such directory."""
-        if tree.kind(directory) != "directory":
+        of = tree.of(directory)
+        if of.kind(directory) != "directory":
             return None
         try:
-            status = os.stat(name, dir_fd=tree.directory(directory), follow_symlinks=False)
+            status = os.stat(name, dir_fd=of.directory(directory), follow_symlinks=False)
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
             return Found(status.st_ino, None)
         path = f"{directory}/{name}" if directory else name
         try:
-            return Found(status.st_ino, tree.version(path))
+            return Found(status.st_ino, of.version(path))
         except PatchError:
             return Found(status.st_ino, None)

@@ -32,7 +32,11 @@ class Steps:
         self._fault(f"before create {name}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, mode, dir_fd=directory)
-        self._fault(f"after create {name}")
+        try:
+            self._fault(f"after create {name}")
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     def write(self, descriptor: int, data: bytes, what: str) -> None:

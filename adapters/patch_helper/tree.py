@@ -118,7 +118,11 @@ class Tree:
                         failed(step, error)
         return self._directories[path]
 
-    def holds(self, path: str) -> str:
+    def has(self, path: str) -> bool:
+        """The directory is open."""
+        return path in self._directories
+
+    def nearest(self, path: str) -> str:
         """The nearest existing directory above `path`."""
         nearest = ""
         for parent in parents(path):

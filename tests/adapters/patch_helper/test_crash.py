@@ -97,7 +97,7 @@ def recovered_status(made: Workspace) -> str:
 def expected() -> tuple[Snapshot, Snapshot, int, int]:
     """The tree before and after, and how many steps a patch and the recovery of a late crash take."""
     steps: list[str] = []
-    with workspace() as made:
+    with workspace(in_memory=True) as made:
         fill(made)
         before = snapshot(made.root)
         served = Served(str(made.root), str(made.journal_dir), Steps(steps.append))
@@ -132,7 +132,7 @@ def test_a_patch_killed_at_any_step_is_wholly_done_or_wholly_undone(
     _, _, steps, commit_at = expected
     outcomes = []
     for step in range(1, steps + 1):
-        with workspace() as made:
+        with workspace(in_memory=True) as made:
             fill(made)
             assert in_child(lambda made=made, step=step: apply(made, KillAt(step))) == -signal.SIGKILL  # type: ignore[misc]
             outcomes.append(check(made, expected))
@@ -150,7 +150,7 @@ def test_a_recovery_killed_at_any_step_is_finished_by_the_next(
         step, killed = 0, True
         while killed:
             step += 3
-            with workspace() as made:
+            with workspace(in_memory=True) as made:
                 fill(made)
                 assert in_child(lambda made=made, crash=crash: apply(made, KillAt(crash))) == -signal.SIGKILL  # type: ignore[misc]
                 killed = in_child(lambda made=made, step=step: recover(made, KillAt(step))) == -signal.SIGKILL  # type: ignore[misc]
@@ -163,7 +163,7 @@ def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Sn
     chance = random.Random(20_260)
     outcomes = set()
     for _ in range(100):
-        with workspace() as made:
+        with workspace(in_memory=True) as made:
             fill(made)
             ready, go = os.pipe()
             pid = os.fork()
@@ -185,7 +185,7 @@ def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Sn
 
 
 def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
-    with workspace() as made:
+    with workspace(in_memory=True) as made:
         fill(made)
         crash = expected[3]
         assert in_child(lambda: apply(made, KillAt(crash))) == -signal.SIGKILL
@@ -193,7 +193,7 @@ def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapsh
         with journal.open("ab") as file:
             file.write(b'{"mark":"comm')
         assert check(made, expected) == "failed_rolled_back"
-    with workspace() as made:
+    with workspace(in_memory=True) as made:
         fill(made)
         made.journal_dir.mkdir()
         (made.journal_dir / "op_crash.journal").write_bytes(b'{"operation_id":"op_crash","ro')
@@ -202,7 +202,7 @@ def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapsh
 
 
 def test_what_somebody_else_changed_since_is_left_alone(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
-    with workspace() as made:
+    with workspace(in_memory=True) as made:
         fill(made)
         assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
         made.put("u0.new", "theirs\n").rename(made.root / "u0")
@@ -217,7 +217,7 @@ def test_what_somebody_else_changed_since_is_left_alone(expected: tuple[Snapshot
 
 
 def test_a_journal_of_another_root_proves_nothing_and_touches_nothing() -> None:
-    with workspace() as made:
+    with workspace(in_memory=True) as made:
         fill(made)
         assert in_child(lambda: apply(made, KillAt(40))) == -signal.SIGKILL
         made.root.rename(made.root.parent / "elsewhere")

@@ -15,6 +15,7 @@ from adapters.patch_helper.engine import PatchHelperEngine
 from runner.api import ApplyPatch, PatchApplied, RecoverPatches, RunnerError, WorkspaceRef
 from tests.adapters.v4a.memory import content
 
+MEMORY = "/dev/shm"
 Snapshot = dict[str, tuple[Any, ...]]
 
 
@@ -73,8 +74,10 @@ class Workspace:
 
 
 @contextmanager
-def workspace() -> Iterator[Workspace]:
-    directory = tempfile.mkdtemp(prefix="codespace-patch-")
+def workspace(*, in_memory: bool = False) -> Iterator[Workspace]:
+    """`in_memory`: on tmpfs where there is one, for tests of many commits whose fsyncs need not reach a disk."""
+    place = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else None
+    directory = tempfile.mkdtemp(prefix="codespace-patch-", dir=place)
     try:
         yield Workspace(Path(directory))
     finally:
@@ -83,7 +86,8 @@ def workspace() -> Iterator[Workspace]:
 
 def snapshot(root: Path, *, times: bool = False) -> Snapshot:
     """Every name below `root`: type, mode, owner, links or content; with `times` also when it was modified."""
-    found: Snapshot = {}
+    found: MEMORY = "/dev/shm"
+Snapshot = {}
     for directory, names, files in os.walk(root):
         for name in [".", *names, *files] if directory == str(root) else [*names, *files]:
             path = os.path.join(directory, name)
