@@ -7,6 +7,7 @@ refuses to know where the command runs, leases and wire. Called by `runner.proce
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -131,6 +132,8 @@ class Process:
     def _end(self, cause: Cause) -> None:
         if self.state.is_over or self._cause is not None:
             return
+        if self._managed is not None and _has_exited(self._managed.pid):
+            return  # by itself, before anything here could have made it: only the news is still under way
         self._cause = cause
         if self._managed is not None and not self._killed:
             self._escalate()
@@ -159,6 +162,7 @@ class Process:
         self._reaped(exit)
         await self._drain()
         managed.close()
+        self._managed = None
         self._step(Step.DRAINED)
         self._wake()
 
@@ -328,6 +332,14 @@ class Process:
 def _ring_bytes(retained_kb: int) -> int:
     wanted = retained_kb * 1024
     return min(wanted, MAX_CAPACITY_BYTES) if wanted else MAX_CAPACITY_BYTES
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether a child of ours is dead already, without taking its status from the one who waits for it (waitid(2))."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _with_deadline(isolation: Isolation, timeout_s: int) -> Isolation:
