@@ -86,8 +86,7 @@ def workspace(*, in_memory: bool = False) -> Iterator[Workspace]:
 
 def snapshot(root: Path, *, times: bool = False) -> Snapshot:
     """Every name below `root`: type, mode, owner, links or content; with `times` also when it was modified."""
-    found: MEMORY = "/dev/shm"
-Snapshot = {}
+    found: Snapshot = {}
     for directory, names, files in os.walk(root):
         for name in [".", *names, *files] if directory == str(root) else [*names, *files]:
             path = os.path.join(directory, name)
