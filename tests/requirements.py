@@ -24,7 +24,6 @@ _NO_GRANTS = "approval holds are not built: no tool of theirs is listed"
 _NO_WORKS = "works and the inbox are not built: no tool of theirs is listed"
 _NO_PROXY = "the egress proxy is not built: a command in an enabled workspace is refused"
 _NO_IMAGE = "the appliance image is not built"
-_NO_LEDGER = "the patch tools are not built: neither is listed"
 
 REQUIREMENTS: Mapping[str, Requirement] = {
     "ENV-1": Requirement("an environment is the operator's choice"),
@@ -49,15 +48,15 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "FS-6": Requirement("grep: bounded content search"),
     "PATCH-1": Requirement("V4A with the product's rules, all or nothing"),
     "PATCH-2": Requirement("expected versions are the authoritative guard"),
-    "PATCH-3": Requirement("a preview changes and records nothing", _NO_LEDGER),
+    "PATCH-3": Requirement("a preview changes and records nothing"),
     "PATCH-4": Requirement("patches are handled in a process of their own"),
-    "PATCH-5": Requirement("the status tells the truth, applied only by fresh hashes", _NO_LEDGER),
-    "PATCH-6": Requirement("a crash leaves the tree before or after", _NO_LEDGER),
+    "PATCH-5": Requirement("the status tells the truth, applied only by fresh hashes"),
+    "PATCH-6": Requirement("a crash leaves the tree before or after"),
     "PATCH-7": Requirement("git is never used to apply or undo", _UNTESTED),
-    "OP-1": Requirement("an operation is recorded before work begins", _NO_LEDGER),
-    "OP-2": Requirement("keys replay results and refuse other requests", _NO_LEDGER),
-    "OP-3": Requirement("operation_status by id or key", _NO_LEDGER),
-    "OP-4": Requirement("recovery closes operations with what is proved", _NO_LEDGER),
+    "OP-1": Requirement("an operation is recorded before work begins"),
+    "OP-2": Requirement("keys replay results and refuse other requests"),
+    "OP-3": Requirement("operation_status by id or key"),
+    "OP-4": Requirement("recovery closes operations with what is proved"),
     "OP-5": Requirement("the ledger keeps hashes, never text"),
     "PROC-1": Requirement("exec_command answers with an id and what is known of the dispatch"),
     "PROC-2": Requirement("tty is the only terminal option at start"),

@@ -83,7 +83,7 @@ async def test_policy_comes_before_anything_is_parsed_or_minted(tmp_path: Path) 
         assert c.runner.count("apply_patch") == 0
 
 
-@pytest.mark.covers("APPR-1")
+@pytest.mark.covers("POL-3")
 async def test_a_workspace_that_asks_for_approvals_runs_nothing_without_one(tmp_path: Path) -> None:
     async with core(tmp_path, {"demo": {**WRITE, "approvals": "confirm"}}) as c:
         await c.refused(c.application.apply_patch("demo", PATCH), Code.APPROVAL_REQUIRED)
