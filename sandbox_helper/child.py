@@ -16,7 +16,7 @@ from sandbox_helper import syscalls as sc
 from sandbox_helper.namespaces import NEW_ROOT, PROC_SELF, write_own_map
 from sandbox_helper.protocol import Plan, Run
 from sandbox_helper.status import Reporter
-from sandbox_helper.tree import EMPTY_FILE
+from sandbox_helper.tree import EMPTY_FILE, is_below
 
 _PROC_MASKED = ("keys", "key-users", "timer_list")
 _PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger")
@@ -61,7 +61,7 @@ class Descriptors(NamedTuple):
 
 def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     """Does not return: ends with _exit, and with the command's own end where there was one."""
-    reporter = Reporter(given.report, facts.fault)
+    reporter = Reporter(given.report, facts.fault if request.payload == "exec" else None)
     try:
         slave = prepare(facts, plan, request, given, reporter)
         main = command.start(plan, request, given.streams(), reporter, slave)
@@ -151,11 +151,23 @@ def _build(plan: Plan, given: Descriptors) -> None:
             data = f"{size}mode={mount.mode:o}"
             sc.mount("tmpfs", mount.target[1:], "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, data)
     os.mkdir(plan.home[1:], 0o700)
-    for tree, target in given.late:
-        # Fresh private file systems of our own: nobody has written a link there yet.
-        os.makedirs(target[1:], 0o755, exist_ok=True)
-        sc.move_mount(tree, sc.AT_FDCWD, target[1:])
+    _attach_late(given.late)
+
+
+def _attach_late(late: tuple[tuple[int, str], ...]) -> None:
+    """Mounts in our fresh private file systems, and below one another. Nobody wrote a link into the former yet; the
+    latter hold what earlier commands wrote, so nothing is made there and no link is followed."""
+    root_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    placed: list[str] = []
+    for tree, target in late:
+        if not any(is_below(target, above) for above in placed):
+            os.makedirs(target[1:], 0o755, exist_ok=True)
+        target_fd = sc.openat2(root_fd, target[1:], os.O_PATH, sc.RESOLVE_INSIDE)
+        sc.move_mount(tree, target_fd)
+        os.close(target_fd)
         os.close(tree)
+        placed.append(target)
+    os.close(root_fd)
 
 
 def _mask_proc() -> None:

@@ -1,7 +1,8 @@
 """The child of a `plain` plan: a session, limits and clean descriptors, and no isolation whatever.
 
 The operator switched the sandbox off. What remains is that the command's whole tree ends with it: the child is a
-subreaper, so orphans come back to it, and it kills what descends from it until nothing does. Refuses to pretend more.
+subreaper, so orphans come back to it, and it kills what descends from it until nothing does. It learns of the runner's
+end by the control pipe: a parent-death signal would end it before its duty is done. Refuses to pretend more.
 Called by the server.
 """
 
@@ -19,11 +20,10 @@ from sandbox_helper.status import Reporter
 
 def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     """Does not return."""
-    reporter = Reporter(given.report, facts.fault)
+    reporter = Reporter(given.report, facts.fault if request.payload == "exec" else None)
     try:
         reporter.enter("parent")
         process_control.become_subreaper()
-        process_control.die_with_parent()
         reporter.enter("terminal")
         slave = terminal.make(reporter.fd, request.tty) if request.tty else None
         main = command.start(plan, request, given.streams(), reporter, slave)

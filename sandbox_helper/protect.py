@@ -104,15 +104,17 @@ def _placeholder(workspace_fd: int, name: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(last, flags, PLACEHOLDER_MODE, dir_fd=parent_fd)
+        except FileExistsError:
+            pass  # another command of the workspace was faster
         except OSError as error:
             if error.errno in (errno.EROFS, errno.EACCES):
                 return -1
             raise
-        try:
-            os.fchmod(fd, PLACEHOLDER_MODE)
-            os.utime(fd, (PLACEHOLDER_MTIME_S, PLACEHOLDER_MTIME_S))
-        finally:
-            os.close(fd)
+        else:
+            try:
+                os.utime(fd, (PLACEHOLDER_MTIME_S, PLACEHOLDER_MTIME_S))
+            finally:
+                os.close(fd)
     finally:
         os.close(parent_fd)
     return sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)

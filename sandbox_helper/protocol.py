@@ -5,7 +5,8 @@ and descriptors travel apart from them, in the request that runs one. Everything
 a wrong type or a missing mount is a ProtocolError, and nothing runs.
 
 Requests (one SEQPACKET message each: JSON, then NUL and the argv as NUL-ended strings; descriptors by SCM_RIGHTS):
-`plan` lays a plan down, `run` starts a command under one. Replies repeat the request's `id`.
+`plan` lays a plan down, `run` starts a command under one, `adopt` hands over pidfds of children that an earlier helper
+made (a helper outlives its children, so that its end proves theirs). Replies repeat the request's `id`.
 Records (JSON lines): on the report socket one for each stage of the set-up, then EOF; on the status pipe the raw end of
 the command.
 
@@ -39,6 +40,9 @@ PLACEHOLDER_MODE = 0o000
 PLACEHOLDER_MTIME_S = 1_000_000_007
 """An empty regular file with one name, this mode and this time is a placeholder of ours for an absent protected name:
 whoever finds one after the command may remove it. No other file can be lost by that, since it holds nothing."""
+
+MAX_ADOPTED = 8
+"""Descriptors that travel with one request, at most."""
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
@@ -278,6 +282,11 @@ def run_request(run: Run) -> bytes:
     return _bounded(head, b"".join(argument + b"\0" for argument in run.argv))
 
 
+def adopt_request(request_id: int) -> bytes:
+    """With it go up to MAX_ADOPTED pidfds."""
+    return _bounded({"op": "adopt", "id": request_id}, b"")
+
+
 def _bounded(head: dict[str, Any], argv: bytes) -> bytes:
     message = json.dumps(head, separators=(",", ":")).encode() + b"\0" + argv
     if len(message) > MAX_MESSAGE_BYTES:
@@ -294,7 +303,12 @@ def split_request(message: bytes) -> tuple[str, int, dict[str, Any], bytes]:
         raise ProtocolError("request", "is not JSON") from error
     if not nul or not isinstance(value, dict):
         raise ProtocolError("request", "must be an object, then NUL")
-    return _one_of(value.get("op"), "request.op", ("plan", "run")), _number(value.get("id"), "request.id"), value, argv
+    return (
+        _one_of(value.get("op"), "request.op", ("plan", "run", "adopt")),
+        _number(value.get("id"), "request.id"),
+        value,
+        argv,
+    )
 
 
 def parse_run(value: dict[str, Any], argv: bytes) -> Run:

@@ -2,13 +2,15 @@
 
 It trusts its one socket, whose other end is the runner's, and nothing else; it holds no secret and an empty
 environment. Each child is cloned with CLONE_PARENT, so that it is the runner's own child; the reply carries its pidfd.
-The server ends when the socket does. Refuses to know what becomes of a command. Called by the program.
+When the socket ends, the runner is gone: the server kills the children that are left, and ends only after they have.
+Refuses to know what becomes of a command. Called by the program.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 import sys
@@ -38,13 +40,14 @@ MAX_PLANS = 256
 class Server:
     """One helper. `mode`: `sandbox`, or `plain` for commands that the operator wants unconfined."""
 
-    __slots__ = ("_facts", "_plans", "_socket", "_trees", "mode")
+    __slots__ = ("_children", "_facts", "_plans", "_socket", "_trees", "mode")
 
     def __init__(self, connection: socket.socket, mode: str, liveness_fd: int | None, fault: str | None) -> None:
         """Leaves the host's mount namespace, where the mode asks for it. Raises OSError."""
         self._socket = connection
         self.mode = mode
         self._plans: dict[str, Plan] = {}
+        self._children: list[int] = []
         self._trees: Trees | None = None
         privileged = os.geteuid() == 0
         # Directories of the tree must be open to the command's id, whatever the runner was started with.
@@ -69,7 +72,6 @@ class Server:
         core_off()
         _default_signals()
         process_control.become_undumpable()
-        process_control.die_with_parent()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -84,6 +86,7 @@ class Server:
                 protocol.MAX_MESSAGE_BYTES, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC
             )
             if not message:
+                self._outlive_children()
                 return
             given = _descriptors(ancillary)
             try:
@@ -97,6 +100,29 @@ class Server:
                     os.close(fd)
             self._send(reply, passed)
 
+    def _outlive_children(self) -> None:
+        """The server's end of the liveness pipe closes last.
+
+        A dying PID 1 closes its own before its namespace is killed; its pidfd is ready only afterwards (exit_notify).
+        """
+        # A plain child ends by itself, having killed its tree first; killed, it could not.
+        for pidfd in self._children if self.mode == "sandbox" else ():
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        while self._children:
+            self._forget_dead(None)
+
+    def _forget_dead(self, timeout_ms: int | None) -> None:
+        poll = select.poll()
+        for pidfd in self._children:
+            poll.register(pidfd, select.POLLIN)
+        dead = {pidfd for pidfd, _ in poll.poll(timeout_ms)}
+        for pidfd in dead:
+            os.close(pidfd)
+        self._children = [pidfd for pidfd in self._children if pidfd not in dead]
+
     def _send(self, reply: dict[str, Any], passed: int | None) -> None:
         try:
             if passed is None:
@@ -109,6 +135,9 @@ class Server:
 
     def _answer(self, message: bytes, given: list[int]) -> tuple[dict[str, Any], int | None]:
         operation, request_id, value, argv = protocol.split_request(message)
+        if operation == "adopt":
+            self._children.extend(os.dup(pidfd) for pidfd in given)
+            return {"id": request_id, "adopted": len(given)}, None
         if operation == "plan":
             plan_id, plan = protocol.parse_laid_plan(value)
             if plan.mode != self.mode:
@@ -144,6 +173,8 @@ class Server:
             for fd in (tree, *(fd for fd, _ in late)):
                 if fd >= 0:
                     os.close(fd)
+        self._forget_dead(0)
+        self._children.append(os.dup(pidfd))
         return {"id": run.id, "pid": pid}, pidfd
 
     def _clone(self, plan: Plan, run: Run, given: Descriptors) -> tuple[int, int]:

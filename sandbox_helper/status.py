@@ -32,7 +32,8 @@ def os_failure(stage: str, error: OSError) -> Failure:
 
 
 class Reporter:
-    """The child's end of the report socket. `fault`: a stage at which to fail, for tests of the failure itself."""
+    """The child's end of the report socket. `fault`: a stage at which to fail, for tests of the failure itself
+    (a probe never does, or every test would end there)."""
 
     __slots__ = ("_fault", "fd", "stage")
 

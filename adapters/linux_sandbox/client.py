@@ -156,6 +156,11 @@ class HelperClient:
             return Started(reply["pid"], pidfd)
         raise HelperGone("the sandbox helper forgets the plan it was just given")
 
+    async def adopt(self, pidfds: Sequence[int]) -> None:
+        """Hands over children that an earlier helper made. Raises HelperGone."""
+        for at in range(0, len(pidfds), protocol.MAX_ADOPTED):
+            await self._ask(protocol.adopt_request, pidfds[at : at + protocol.MAX_ADOPTED])
+
     async def _ask(self, make: Any, descriptors: Sequence[int]) -> tuple[dict[str, Any], int | None]:
         self._next_id += 1
         number = self._next_id

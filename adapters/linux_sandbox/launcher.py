@@ -21,7 +21,6 @@ from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
 from adapters.linux_sandbox.probing import (
-    PROBE_LIMITS,
     KnownPlan,
     Probe,
     current_namespaces,
@@ -67,7 +66,7 @@ class LinuxSandboxLauncher:
         and `launch` say so."""
         await self._facts()
         try:
-            await self._probed()
+            await self._probe_for(None)
         except (SandboxUnavailable, LaunchFailed):
             pass
 
@@ -85,6 +84,7 @@ class LinuxSandboxLauncher:
             helper = HelperClient(mode, self._liveness_fd, self._options, self._prefix)
             try:
                 await helper.start()
+                await helper.adopt([p.pidfd for p in self._running.values() if p.helper_mode == mode])
             except HelperGone as error:
                 raise self._unavailable(error) from error
             self._helpers[mode] = helper
@@ -158,24 +158,34 @@ class LinuxSandboxLauncher:
             if not said.executing:
                 return _failure_of(said)
             return parse_object(channels.drain_output(), "posture")
-        except HelperGone as error:
-            raise self._unavailable(error) from error
         except ProtocolError as error:
             raise SandboxUnavailable("posture", None, f"the probe printed no record: {error}") from error
         finally:
             channels.close()
 
-    async def _abilities_for(self, terms: WorkspaceTerms) -> Probe:
-        """The general probe's, bent further where the workspace's own file system takes no id map."""
+    async def _probe_for(self, terms: WorkspaceTerms | None) -> Probe:
+        """What commands of `terms` get: the general probe's finding, bent further where the workspace's own file system
+        takes no id map. A helper that is lost meanwhile is replaced once: no command is under way yet.
+
+        Raises SandboxUnavailable, LaunchFailed.
+        """
+        try:
+            return await self._probe_once(terms)
+        except HelperGone:
+            pass
+        try:
+            return await self._probe_once(terms)
+        except HelperGone as error:
+            raise self._unavailable(error) from error
+
+    async def _probe_once(self, terms: WorkspaceTerms | None) -> Probe:
         probe = await self._probed()
-        if (await self._facts()).uid != 0:
+        if terms is None or (await self._facts()).uid != 0:
             return probe
         known = self._by_root.get(terms.root)
         if known is None or known.helper is not probe.helper:
             # Without the protected names: a running command's covers must not be touched.
-            known = await self._run_probe(
-                probe.helper, terms.model_copy(update={"protect": (), "limits": PROBE_LIMITS})
-            )
+            known = await self._run_probe(probe.helper, terms.model_copy(update={"protect": ()}))
             self._by_root[terms.root] = known
         return known
 
@@ -202,7 +212,7 @@ class LinuxSandboxLauncher:
         else:
             if terms.network == "enabled":
                 raise _no_proxy()
-            probe = await self._abilities_for(terms)
+            probe = await self._probe_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
         known = await self._plan(terms, abilities, terminal=request.tty_size is not None)
         channels = StartChannels(request.tty_size is not None)
@@ -223,7 +233,7 @@ class LinuxSandboxLauncher:
             return (await self._plan(terms, Abilities(), terminal=terminal)).plan
         if terms.network == "enabled":
             raise _no_proxy()
-        abilities = (await self._abilities_for(terms)).abilities
+        abilities = (await self._probe_for(terms)).abilities
         return (await self._plan(terms, abilities, terminal=terminal)).plan
 
     async def _facts(self) -> HostFacts:
@@ -272,7 +282,7 @@ class LinuxSandboxLauncher:
                 self._running.pop(started.pid, None)
                 await self._clean(terms)
 
-            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan.limits, ended)
+            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended)
             self._running[started.pid] = made
             return made
         except ProtocolError as error:
@@ -322,7 +332,7 @@ class LinuxSandboxLauncher:
         try:
             if terms is not None and terms.network == "enabled":
                 raise _no_proxy()
-            probe = await (self._probed() if terms is None else self._abilities_for(terms))
+            probe = await self._probe_for(terms)
         except SandboxUnavailable as error:
             return report.unavailable(error.feature, error.errno, error.message, error.remedy)
         except LaunchFailed as error:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from runner.api import Isolation
 from runner.ports import ManagedExit
-from sandbox_helper.protocol import Limits, ProtocolError, parse_command_end
+from sandbox_helper.protocol import Plan, ProtocolError, parse_command_end
 
 _TIOCGPTPEER = 0x5441
 _SIGXCPU, _SIGXFSZ = signal.SIGXCPU, signal.SIGXFSZ
@@ -46,16 +46,17 @@ class SandboxedProcess:
         pidfd: int,
         channels: Channels,
         isolation: Isolation,
-        limits: Limits,
+        plan: Plan,
         ended: Callable[[], Awaitable[None]],
     ) -> None:
         self.pid = pid
         self.isolation = isolation
         self.output_fd = channels.output
         self.stdin_fd: int | None = channels.stdin
-        self._pidfd = pidfd
+        self.pidfd = pidfd
         self._channels = channels
-        self._limits = limits
+        self._limits = plan.limits
+        self.helper_mode = plan.mode
         self._ended = ended
         self._closed = False
         self._ending: asyncio.Task[None] | None = None
@@ -65,9 +66,9 @@ class SandboxedProcess:
         asyncio.get_running_loop().add_reader(pidfd, self._on_end)
 
     def _on_end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
+        asyncio.get_running_loop().remove_reader(self.pidfd)
         try:
-            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+            result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         except ChildProcessError:  # reaped by somebody else: its end is known, its status is not
             result = None
         if self._slave >= 0:
@@ -123,7 +124,7 @@ class SandboxedProcess:
         if self._closed or self._exit.done():
             return
         try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
 
@@ -146,7 +147,7 @@ class SandboxedProcess:
             raise RuntimeError("a running process was closed; wait for it first")
         self._closed = True
         self.close_stdin()
-        for fd in (self._pidfd, self._channels.status, self._channels.control, self._channels.output):
+        for fd in (self.pidfd, self._channels.status, self._channels.control, self._channels.output):
             os.close(fd)
 
 

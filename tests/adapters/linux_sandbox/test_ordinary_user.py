@@ -1,0 +1,29 @@
+"""Everything once more as an ordinary user, in a process that was never root: the image runs so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.privileges import ORDINARY_UID
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this run is an ordinary user's already")
+@pytest.mark.timeout(180)
+@pytest.mark.covers("BOX-1", "BOX-4", "BOX-6", "BOX-7", "NET-1", "IMG-1")
+async def test_the_same_tests_pass_for_an_ordinary_user() -> None:
+    run = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE),
+        cwd=HERE.parents[2], user=ORDINARY_UID, group=ORDINARY_UID, extra_groups=[],
+        env={**os.environ, "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await run.communicate()
+    assert run.returncode == 0, output.decode()
+    assert b" passed" in output

@@ -1,0 +1,159 @@
+"""Protected names hold against commands, git still works, and nothing of the covers stays in the real workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from runner.ports import LaunchFailed
+from tests.adapters.linux_sandbox.support import finish, read_until, shell, start, terms
+
+PROTECT = (".git/hooks", ".git/config")
+GIT = "git -c user.name=a -c user.email=a@example.org -c init.defaultBranch=main"
+pytestmark = pytest.mark.covers("BOX-7")
+
+
+async def prepare(launcher: LinuxSandboxLauncher, workspace: str) -> None:
+    """A repository as a first command makes it."""
+    ended = await shell(launcher, terms(workspace, protect=PROTECT), f"{GIT} init -q && echo 1 > f && ls .git/config")
+    assert ended.exit.command_code == 0, ended.output
+
+
+async def test_a_first_git_init_works_and_everyday_git_after_it(launcher: LinuxSandboxLauncher, workspace: str) -> None:
+    await prepare(launcher, workspace)
+    what = terms(workspace, protect=PROTECT)
+    for script in (
+        f"{GIT} add f && {GIT} commit -q -m one",
+        f"{GIT} switch -q -c topic && echo 2 > f && {GIT} commit -q -a -m two",
+        f"{GIT} switch -q main && {GIT} merge -q topic",
+        f"echo 3 > f && {GIT} stash -q && {GIT} stash pop -q && {GIT} checkout -q f",
+        f"{GIT} worktree add -q ../$(basename $PWD)/tree topic && {GIT} log --oneline | wc -l",
+        f"{GIT} gc -q && {GIT} status --porcelain",
+    ):
+        ended = await shell(launcher, what, script)
+        assert ended.exit.command_code == 0, f"{script}: {ended.output}"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "echo x > .git/hooks/post-commit",
+        "git config core.fsmonitor ./x",
+        "rm -rf .git/hooks",
+        "mv .git/hooks aside",
+        "mv .git aside",
+        "rmdir .git/hooks; ln -s ../evil .git/hooks",
+        "rm -f .git/config",
+        "mv f .git/config",
+        "ln -f f .git/config",
+        "chmod 777 .git/config",
+        "git init -q --template=. ; echo x > .git/config",
+    ],
+)
+async def test_an_attack_on_a_protected_name_fails_and_changes_nothing(
+    launcher: LinuxSandboxLauncher, workspace: str, attack: str
+) -> None:
+    await prepare(launcher, workspace)
+    config = Path(workspace, ".git/config")
+    before = await asyncio.to_thread(config.read_bytes)
+    hooks = await asyncio.to_thread(os.listdir, f"{workspace}/.git/hooks")
+    ended = await shell(launcher, terms(workspace, protect=PROTECT), attack)
+    assert ended.exit.command_code != 0, ended.output
+    assert await asyncio.to_thread(config.read_bytes) == before
+    assert await asyncio.to_thread(os.listdir, f"{workspace}/.git/hooks") == hooks
+
+
+async def test_the_same_attacks_work_on_names_that_nobody_protects(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    await prepare(launcher, workspace)
+    ended = await shell(
+        launcher, terms(workspace), "echo x > .git/hooks/post-commit && mv .git aside && ls aside/hooks/post-commit"
+    )
+    assert ended.exit.command_code == 0, ended.output
+
+
+async def test_an_absent_name_cannot_be_made_and_leaves_no_trace(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    await asyncio.to_thread(os.makedirs, f"{workspace}/.git")
+    what = terms(workspace, protect=(".git/hooks", ".git/config", ".codex", "no/parent"))
+    process = await start(launcher, what, ("/bin/sh", "-c", "echo up; read x; mkdir .codex || echo x > .git/config"))
+    await read_until(process, b"up\n")
+    assert sorted(await asyncio.to_thread(os.listdir, f"{workspace}/.git")) == ["config", "hooks"]
+    process.close_stdin()
+    ended = await finish(process)
+    assert ended.exit.command_code != 0
+    assert await asyncio.to_thread(os.listdir, f"{workspace}/.git") == []
+    assert await asyncio.to_thread(os.listdir, workspace) == [".git"]
+
+
+async def test_placeholders_stay_while_another_command_of_the_root_runs(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    what = terms(workspace, protect=(".codex",))
+    process = await start(launcher, what, ("/bin/sh", "-c", "echo up; read x; mkdir .codex"))
+    await read_until(process, b"up\n")
+    await shell(launcher, what, "true")
+    assert await asyncio.to_thread(os.listdir, workspace) == [".codex"]
+    process.close_stdin()
+    assert (await finish(process)).exit.command_code != 0
+    assert await asyncio.to_thread(os.listdir, workspace) == []
+
+
+async def test_a_placeholder_of_a_crash_is_taken_over_and_removed(workspace: str) -> None:
+    what = terms(workspace, protect=(".codex",))
+    crashed = LinuxSandboxLauncher()
+    process = await start(crashed, what, ("/bin/cat",))
+    # As a crash would: the placeholder stays, because nobody waits any more.
+    os.link(f"{workspace}/.codex", f"{workspace}/kept")
+    process.kill()
+    await finish(process)
+    assert sorted(os.listdir(workspace)) == [".codex", "kept"], "with a second name it is no placeholder"
+    os.unlink(f"{workspace}/kept")
+    await crashed.close()
+    launcher = LinuxSandboxLauncher()
+    assert (await shell(launcher, what, "echo x > .codex")).exit.command_code != 0
+    assert os.listdir(workspace) == []
+    await launcher.close()
+
+
+async def test_an_empty_file_of_the_users_own_is_not_taken_for_a_placeholder(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    own = Path(workspace, ".codex")
+    await asyncio.to_thread(own.touch, 0)
+    await shell(launcher, terms(workspace, protect=(".codex", ".other")), "true")
+    assert await asyncio.to_thread(os.listdir, workspace) == [".codex"]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "ln -s ../outside .git/hooks",
+        "ln -s elsewhere .git/config",
+        "rmdir .git; ln -s other .git",
+        "ln -s / .git/hooks",
+    ],
+)
+async def test_a_link_planted_at_a_protected_name_stops_the_next_start(
+    launcher: LinuxSandboxLauncher, workspace: str, plant: str
+) -> None:
+    await shell(launcher, terms(workspace), f"mkdir .git other; {plant}")
+    with pytest.raises(LaunchFailed) as failure:
+        await start(launcher, terms(workspace, protect=PROTECT), ("/bin/sh", "-c", "touch ran"))
+    assert (failure.value.stage, failure.value.errno) == ("protect", "ELOOP")
+    assert failure.value.path in PROTECT
+    assert failure.value.remedy
+    assert "ran" not in await asyncio.to_thread(os.listdir, workspace)
+
+
+async def test_a_file_where_an_ancestor_should_be_leaves_the_name_alone(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    await asyncio.to_thread(Path(workspace, ".git").write_text, "gitdir: elsewhere\n")
+    assert (await shell(launcher, terms(workspace, protect=PROTECT), "cat .git")).output == "gitdir: elsewhere\n"
