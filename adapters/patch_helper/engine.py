@@ -47,6 +47,10 @@ class HelperLost(Exception):
     """The helper ended before it answered."""
 
 
+class NotExecutable(Exception):
+    """The helper's program could not be started at all."""
+
+
 class _Helper:
     """One running helper process. Requests take turns."""
 
@@ -57,8 +61,8 @@ class _Helper:
         self.confinement: Mapping[str, str] = {}
 
     @classmethod
-    async def start(cls, command: Sequence[str], root: str, journal_dir: str) -> _Helper:
-        """Raises `RunnerError` (RUNNER_UNAVAILABLE) where it cannot start."""
+    async def start(cls, command: Sequence[str], root: str, journal_dir: str, liveness: Sequence[int]) -> _Helper:
+        """Raises `RunnerError` (RUNNER_UNAVAILABLE) where it cannot start, `NotExecutable` where it is no program."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -70,10 +74,11 @@ class _Helper:
                 env={},
                 cwd="/",
                 start_new_session=True,
+                pass_fds=liveness,
                 limit=MAX_ANSWER_BYTES,
             )
         except OSError as error:
-            raise _unavailable(f"it cannot be executed ({error.strerror})") from error
+            raise NotExecutable(error.strerror) from error
         helper = cls(process)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -159,13 +164,21 @@ class PatchHelperEngine:
     """Implements `runner.ports.PatchEngine`.
 
     `command`: interpreter and program of the helper; root, journal directory and our pid are added. `max_helpers`: that
-    are kept running. Use from one event loop.
+    are kept running. `liveness_fd`: inherited by every helper; its other end reads EOF once all of them are gone, so
+    that nobody recovers a journal while a helper whose runner was killed may still write. Use from one event loop.
     """
 
     def __init__(
-        self, *, command: Sequence[str] | None = None, max_helpers: int = MAX_HELPERS, idle_s: float = IDLE_S
+        self,
+        *,
+        command: Sequence[str] | None = None,
+        liveness_fd: int | None = None,
+        max_helpers: int = MAX_HELPERS,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._command = tuple(command or helper_command())
+        self._liveness = () if liveness_fd is None else (liveness_fd,)
+        self._executable = True
         self._max_helpers = max_helpers
         self._idle_s = idle_s
         self._slots: dict[tuple[str, str], _Slot] = {}
@@ -174,7 +187,8 @@ class PatchHelperEngine:
 
     @property
     def available(self) -> bool:
-        return os.access(self._command[0], os.X_OK)
+        """False once the program could not be executed."""
+        return self._executable
 
     async def apply_patch(self, request: ApplyPatch) -> PatchApplied:
         """Raises `RunnerError`; `details.status` says what became of a patch whose commit had begun.
@@ -287,7 +301,7 @@ class PatchHelperEngine:
                 raise _unavailable("the patch engine is being closed")
             if slot.helper is None or not slot.helper.alive:
                 await self._drop(slot)
-                slot.helper = await _Helper.start(self._command, slot.root, slot.journal_dir)
+                slot.helper = await self._start_helper(slot)
             try:
                 answer = await slot.helper.ask(request)
             except HelperLost:
@@ -306,6 +320,15 @@ class PatchHelperEngine:
             raise _unavailable("the workspace's root changes its place all the time")
         result: dict[str, Any] = answer["result"]
         return result
+
+    async def _start_helper(self, slot: _Slot) -> _Helper:
+        try:
+            helper = await _Helper.start(self._command, slot.root, slot.journal_dir, self._liveness)
+        except NotExecutable as error:
+            self._executable = False
+            raise _unavailable(f"it cannot be executed ({error})") from error
+        self._executable = True
+        return helper
 
     # --- helpers kept warm --------------------------------------------------------------------------------------------
     async def _enter(self, root: str, journal_dir: str) -> _Slot:
