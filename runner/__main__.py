@@ -18,7 +18,9 @@ import sys
 
 from adapters.container.backend import ContainerBackend
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
+from adapters.inotify_watch.backend import InotifyWatchBackend
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.patch_helper.engine import PatchHelperEngine
 from adapters.ripgrep.search import RipgrepSearch
 from runner.log import JsonLines, Log
 from runner.service import RunnerService
@@ -41,11 +43,12 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
             "host": Environment(
                 filesystem=OpenatFileSystem(),
                 search=RipgrepSearch(),
+                patch_engine=PatchHelperEngine(liveness_fd=liveness_fd),
                 launcher=LinuxSandboxLauncher(liveness_fd),
             ),
             "linux-container": container(),
         },
-        watch=None,
+        watch=InotifyWatchBackend(),
         max_processes=max_processes,
         log=log,
     )

@@ -66,6 +66,8 @@ def nothing_is_left() -> Iterator[None]:
 MAY_BLOCK: Mapping[str, frozenset[str]] = {
     # Has to fork on the loop's own thread, for the worker's parent-death signal.
     "gateway/worker_start.py": frozenset({"_spawn"}),
+    # Looks once for its program, when the runner is joined.
+    "adapters/patch_helper/engine.py": frozenset({"__init__"}),
 }
 """File to functions that may block on an event loop, since they run before or after it serves anyone."""
 
