@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
-from runner.api import ErrorCode, FindFiles, ReadFile, RunnerError
+from runner.api import ApplyPatch, ErrorCode, FindFiles, ReadFile, RecoverPatches, RunnerError
+from tests.contract.conftest import SANDBOXED
 from tests.contract.rig import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,6 +30,21 @@ async def test_a_find_sees_what_a_running_command_made(rig: Rig) -> None:
     await rig.until(process_id, "ready")
     page = await rig.runner.find_files(FindFiles(workspace=rig.ref(), pattern="found/*"))
     assert [match.path for match in page.matches] == ["found/a", "found/b"]
+
+
+@pytest.mark.covers("PATCH-4")
+@pytest.mark.parametrize("shared_rig", SANDBOXED, indirect=True)
+async def test_a_patch_is_checked_applied_and_seen_by_a_command(rig: Rig, tmp_path: Path) -> None:
+    patch = "*** Begin Patch\n*** Add File: patched.txt\n+from a patch\n*** End Patch\n"
+    request = ApplyPatch(workspace=rig.ref(), patch=patch, check_only=True, journal_dir=str(tmp_path))
+    checked = await rig.runner.apply_patch(request)
+    assert (checked.status, checked.files) == ("checked", ("patched.txt",))
+    assert (await rig.run("test -e patched.txt || echo absent"))[0] == "absent\n"
+    applied = await rig.runner.apply_patch(request.model_copy(update={"check_only": False, "operation_id": "op_1"}))
+    assert (applied.status, applied.files) == ("applied", ("patched.txt",))
+    assert (await rig.run("cat patched.txt"))[0] == "from a patch\n"
+    recovered = await rig.runner.recover_patches(RecoverPatches(workspace=rig.ref(), journal_dir=str(tmp_path)))
+    assert {operation.status for operation in recovered.recovered} <= {"applied"}
 
 
 @pytest.mark.covers("FS-2")
