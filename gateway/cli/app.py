@@ -186,6 +186,17 @@ def command_line(parts: Parts) -> typer.Typer:
 
         return run(parts, as_json=as_json, registry=registry)
 
+    @app.command()
+    def demo(
+        small: Annotated[
+            bool, typer.Option("--small", help="Work on a small made-up project, not on a copy of this repository.")
+        ] = False,
+    ) -> int:
+        """Run the whole agent loop against a temporary workspace, and tell what happens."""
+        from gateway.cli.demo import demo as run
+
+        return run(small=small)
+
     @registry_app.command()
     def check(file: Annotated[Path, typer.Argument(metavar="FILE", help="The registry, JSON or TOML.")]) -> int:
         """Validate a registry and print the permissions that it gives."""
