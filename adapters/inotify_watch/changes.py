@@ -29,6 +29,8 @@ class Change:
 
 @dataclass(frozen=True)
 class NewDirectory:
-    """A directory that has to be scanned: its own entries may be older than its watch."""
+    """A directory that has to be scanned: its own entries may be older than its watch. `at_once`: it was renamed, so
+    what follows may be about it; one that is new has no watch yet, and can wait for others."""
 
     path: str
+    at_once: bool = False

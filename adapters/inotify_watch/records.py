@@ -27,8 +27,8 @@ WATCHED = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SEL
 _KNOWN = WATCHED | UNMOUNT | Q_OVERFLOW | IGNORED | ISDIR
 
 _HEADER = struct.Struct("iIII")
-READ_BYTES = 64 * 1024
-"""Enough for some thousand records; at least one always fits (inotify(7): sizeof + NAME_MAX + 1)."""
+READ_BYTES = 16 * 1024
+"""Some hundred records; at least one always fits (inotify(7): sizeof + NAME_MAX + 1)."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from adapters.filesystem.beneath import Opener
-from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from adapters.inotify_watch.changes import Change, Lost
 from runner.ports import WatchEvent
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ MAX_WATCHES = 16_384
 """Directories of one root. Each costs about a kilobyte of kernel memory (inotify(7))."""
 RENAME_WAIT_S = 0.1
 """How long the first half of a rename waits for its second, which the kernel gives right after it (inotify(7))."""
+PAUSE_S = 0.01
+"""Between two reads of events: a command that touches files as fast as it can must not hold the loop. Meanwhile the
+kernel joins equal events; what is still too much overflows."""
 CHECK_S = 5.0
 """How often the root's path is checked to lead to the directory that is watched."""
 MAX_DELAY_S = 60.0
@@ -152,22 +155,27 @@ class RootWatch:
                 await _to_its_end(asyncio.to_thread(watcher.check_root))
                 check_at = loop.time() + self._check_s
             taken = False
+            fresh: dict[str, None] = {}
             for change in watcher.take():
                 taken = True
-                await self._apply(watcher, change)
+                if isinstance(change, Change):
+                    self._emit_all([change])
+                elif change.at_once:
+                    await self._scan(watcher, [change.path])
+                else:
+                    fresh[change.path] = None
+            if fresh:
+                await self._scan(watcher, list(fresh))
             if taken:
-                await asyncio.sleep(0)  # a flood of events must not hold the loop
+                await asyncio.sleep(PAUSE_S)
             elif not watcher.expects_more:
                 await _readable(watcher.fileno(), check_at - loop.time())
             elif not await _readable(watcher.fileno(), RENAME_WAIT_S):
                 self._emit_all(watcher.give_up_waiting())
 
-    async def _apply(self, watcher: TreeWatcher, change: Change | NewDirectory) -> None:
-        if isinstance(change, Change):
-            self._emit_all([change])
-            return
+    async def _scan(self, watcher: TreeWatcher, tops: Sequence[str]) -> None:
         try:
-            met = await _to_its_end(asyncio.to_thread(watcher.scan, change.path))
+            met = await _to_its_end(asyncio.to_thread(watcher.scan, tops))
         except OSError as error:
             raise Lost(f"a new directory cannot be scanned: {error.strerror}") from error
         if met is None or (watcher.partial and self.coverage.watched == "whole"):

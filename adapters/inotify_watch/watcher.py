@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from adapters.filesystem.beneath import Opener
 from adapters.filesystem.roots import open_root
@@ -74,14 +74,14 @@ class TreeWatcher:
         os.close(self._root_fd)
 
     # --- scanning (blocks) --------------------------------------------------------------------------------------------
-    def scan(self, top: str = "") -> list[Change] | None:
-        """Watches a directory and all below it. Returns the entries it met as created, since a directory that is new
-        may have got them before its watch; None for more than MAX_MET, or for the root, where all is new.
+    def scan(self, tops: Sequence[str] = ("",)) -> list[Change] | None:
+        """Watches directories and all below them. Returns the entries it met as created, since a directory that is new
+        may have got them before its watch; None for more than MAX_MET.
 
         Raises `OSError` if the root itself cannot be watched.
         """
-        met: list[Change] | None = [] if top else None
-        waiting = [top]
+        met: list[Change] | None = []
+        waiting = list(tops)
         while waiting:
             path = waiting.pop()
             try:
@@ -118,8 +118,7 @@ class TreeWatcher:
 
     # --- taking events (does not block) -------------------------------------------------------------------------------
     def take(self) -> Iterator[Change | NewDirectory]:
-        """What one read of the descriptor says; nothing if there is nothing. A directory that is new is to be scanned
-        before the next is taken. Raises `Lost`."""
+        """What one read of the descriptor says; nothing if there is nothing. Raises `Lost`."""
         try:
             data = os.read(self._instance, records.READ_BYTES)
         except BlockingIOError:
@@ -197,8 +196,8 @@ class TreeWatcher:
         yield Change("rename", path, moved.name)
         if moved.is_directory:
             # Both: an exchange gives two renames, and each finds the other's directory in its place.
-            yield NewDirectory(path)
-            yield NewDirectory(moved.name)
+            yield NewDirectory(path, at_once=True)
+            yield NewDirectory(moved.name, at_once=True)
 
     def _left(self, moved: Record) -> Iterator[Change]:
         """Moved out of the tree: what goes on there is none of ours."""
