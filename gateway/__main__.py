@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,19 +35,8 @@ class Joined:
     """`gateway.cli.app.Parts`."""
 
     def guarded(self, settings: Settings) -> Guarded:
-        """What no workspace may hold or show: the token, the sockets' and the data's places, homes."""
-        from gateway.registry import Guarded
-        from gateway.settings import home_directories
-
-        private = [] if settings.token_file is None else [("the token", str(settings.token_file))]
-        if settings.socket is not None or os.environ.get("XDG_RUNTIME_DIR"):
-            private.append(("the MCP socket", str(settings.socket_path())))
-        return Guarded(
-            private=tuple(private),
-            data_dir=str(settings.data_path()),
-            homes=home_directories(),
-            sandbox_off_allowed=not _in_image(),
-        )
+        """What no workspace may hold or show: the token, the socket, the data, homes, this program itself."""
+        return replace(settings.guarded(), sandbox_off_allowed=not _in_image())
 
     def application(self, settings: Settings, audit: Audit, log: FilteringBoundLogger) -> Application:
         """Made, not started. Needs a running event loop."""
