@@ -38,14 +38,14 @@ def is_below(path: str, ancestor: str) -> bool:
 class Tree:
     """One laid-out plan. `late`: (descriptor of a mounted place, target) of the mounts that the child attaches."""
 
-    __slots__ = ("_copied", "_host_root", "_workspace", "late", "plan", "root_fd", "slot")
+    __slots__ = ("_host_root", "_sources", "_workspace", "late", "plan", "root_fd", "slot")
 
     def __init__(self, slot: str, plan: Plan, host_root: int, id_maps: IdMaps) -> None:
         """Lays the plan out at `slot`, which must not exist. Raises OSError, with nothing left behind."""
         self.slot = slot
         self.plan = plan
         self._host_root = host_root
-        self._copied: list[tuple[str, Stamp]] = []
+        self._sources: list[tuple[str, Stamp]] = []
         self._workspace: Stamp | None = None
         self.late: list[tuple[int, str]] = []
         self.root_fd = -1
@@ -129,6 +129,7 @@ class Tree:
 
     def _bind(self, mount: Mount, source: int, target_fd: int, id_maps: IdMaps) -> None:
         if mount.kind != "workspace":
+            self._sources.append((mount.source, _stamp(os.fstat(source))))
             self._attach(sc.open_tree(source), _SEALED, target_fd)
             return
         status = os.fstat(source)
@@ -183,10 +184,10 @@ class Tree:
             self._write(mount.target, os.read(fd, MAX_COPY_BYTES))
         finally:
             os.close(fd)
-        self._copied.append((mount.source, _stamp(status)))
+        self._sources.append((mount.source, _stamp(status)))
 
     def is_current(self) -> bool:
-        """Whether the workspace and the copied files are still what was laid out. Raises OSError where one is gone."""
+        """Whether the workspace, and what was bound or copied, are still what was laid out. Raises OSError."""
         resolve = sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS | sc.RESOLVE_NO_SYMLINKS
         fd = sc.openat2(self._host_root, self.plan.workspace, os.O_PATH, resolve)
         try:
@@ -195,13 +196,20 @@ class Tree:
             os.close(fd)
         if _workspace_stamp(status) != self._workspace:
             return False
-        return all(self._unchanged(source, stamp) for source, stamp in self._copied)
+        return all(self._unchanged(source, stamp) for source, stamp in self._sources)
 
     def _unchanged(self, source: str, stamp: Stamp) -> bool:
         try:
-            return _stamp(os.stat(OLD_ROOT + source)) == stamp
+            if _stamp(os.stat(OLD_ROOT + source)) == stamp:
+                return True
         except OSError:
-            return False
+            pass
+        # A link on the way that starts at the root points elsewhere from here: resolve it as it was resolved before.
+        fd = sc.openat2(self._host_root, source, os.O_PATH, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS)
+        try:
+            return _stamp(os.fstat(fd)) == stamp
+        finally:
+            os.close(fd)
 
     def open(self) -> tuple[int, list[tuple[int, str]]]:
         """Fresh detached copies for one command: of the tree, and of each waiting mount with its target."""
@@ -241,6 +249,9 @@ def _workspace_stamp(status: os.stat_result) -> Stamp:
 
 
 def _stamp(status: os.stat_result) -> Stamp:
+    """A directory stays bound when its contents change; a file may have been copied."""
+    if stat.S_ISDIR(status.st_mode):
+        return status.st_dev, status.st_ino, 0, 0
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from adapters.linux_sandbox.host import HostFacts
 from runner.api import WorkspaceTerms
-from sandbox_helper.protocol import NAMESPACES, Limits, Mount, Plan, plan_value
+from sandbox_helper.protocol import NAMESPACES, Limits, Mount, Plan, ProtocolError, parse_plan, plan_value
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOMES = ("/tmp/home", "/tmp/agent-home")
@@ -39,9 +39,19 @@ class PlanError(ValueError):
 
 
 def build_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, *, terminal: bool = False) -> Plan:
-    """Raises PlanError for a workspace at a place that a sandbox keeps for itself."""
-    if terms.sandbox == "off":
-        return _plain_plan(terms, host, terminal)
+    """Raises PlanError for terms that no helper would take, a workspace at a place of the sandbox's own for one."""
+    plan = (
+        _plain_plan(terms, host, terminal)
+        if terms.sandbox == "off"
+        else _sandbox_plan(terms, host, abilities, terminal)
+    )
+    try:
+        return parse_plan(json.loads(json.dumps(plan_value(plan))))
+    except ProtocolError as error:
+        raise PlanError(terms.root, f"the workspace's terms make no sandbox: {error}") from error
+
+
+def _sandbox_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, terminal: bool) -> Plan:
     if terms.root in _OWN_PLACES or terms.root.startswith(("/proc/", "/dev/")):
         raise PlanError(terms.root, f"{terms.root} is a place of the sandbox's own; register a directory elsewhere")
     home = next(home for home in _HOMES if not _is_within(home, terms.root) and not _is_within(terms.root, home))
