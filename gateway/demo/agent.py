@@ -92,5 +92,11 @@ async def connected(socket: Path) -> AsyncIterator[Agent]:
     bridge = StdioServerParameters(
         command=sys.executable, args=["-X", "utf8", "-m", "gateway", "connect", "--socket", str(socket)]
     )
+    failure: Exception | None = None
     async with Client(bridge) as client:
-        yield Agent(client)
+        try:
+            yield Agent(client)
+        except Exception as error:  # noqa: BLE001 - raised again below: the client's task group would wrap it
+            failure = error
+    if failure is not None:
+        raise failure

@@ -79,6 +79,30 @@ async def run_the_tests(show: Narrator, stage: Stage, agent: Agent) -> None:
     show.proof(f"as uid {uid}, without any capability, unable to gain one", bare, who.output)
 
 
+async def patch_and_run(show: Narrator, stage: Stage, agent: Agent) -> None:
+    if "apply_patch" not in await agent.tools():
+        return
+    show.scene("Patch, run, look, patch again")
+    python = stage.project.python
+    wrong = "*** Begin Patch\n*** Add File: answer.py\n+print(6 * 8)\n*** End Patch\n"
+    show.call('apply_patch "*** Add File: answer.py …"')
+    added = await agent.call("apply_patch", workspace_id="demo", patch=wrong)
+    first = await agent.run(python, "answer.py")
+    show.proof("the new file is there, and runs", (added["status"], first.output) == ("applied", "48\n"), first.output)
+    right = "*** Begin Patch\n*** Update File: answer.py\n@@\n-print(6 * 8)\n+print(6 * 7)\n*** End Patch\n"
+    seen = {"answer.py": (await agent.call("read", workspace_id="demo", path="answer.py"))["version"]}
+    show.call('apply_patch "*** Update File: answer.py …", for the version that was read')
+    await agent.call("apply_patch", workspace_id="demo", patch=right, expected_versions=seen)
+    second = await agent.run(python, "answer.py")
+    show.proof("the correction is in force", second.output == "42\n", second.output)
+    try:
+        await agent.call("apply_patch", workspace_id="demo", patch=wrong, expected_versions=seen)
+        stale = "no refusal"
+    except Refused as error:
+        stale = error.code
+    show.proof("a patch for the version before is refused", stale == "VERSION_CONFLICT", stale)
+
+
 async def resize_a_terminal(show: Narrator, stage: Stage, agent: Agent) -> None:
     show.scene("Resize a terminal")
     script = "stty size; trap 'stty size; exit 0' WINCH; echo waiting; while :; do sleep 1; done"
@@ -218,6 +242,7 @@ SCENES = (
     look_around,
     find_and_read,
     run_the_tests,
+    patch_and_run,
     resize_a_terminal,
     reach_for_the_network,
     reach_for_secrets,
