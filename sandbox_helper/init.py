@@ -75,7 +75,7 @@ def cpu_time_ns(pid: int) -> int:
     """What a process that is not reaped yet has used, by the clock that RLIMIT_CPU is held against.
 
     The times of wait4(2) are scaled to the scheduler's clock and can lie a quarter below it, so they do not tell
-    whether the limit struck. Source: the kernel's MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_PROF), as of clock_getcpuclockid(3).
+    whether the limit struck. Source: the kernel's MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_PROF).
     """
     try:
         return time.clock_gettime_ns(~pid << 3)

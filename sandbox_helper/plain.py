@@ -36,15 +36,9 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
 
 def _serve(main: int) -> None:
     while True:
-        while True:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
-                break
-            cpu_ns = init.cpu_time_ns(main) if ended.si_pid == main else 0
-            pid, status = os.waitpid(ended.si_pid, 0)
-            if pid == main:
-                _kill_descendants()
-                init.finish(status, cpu_ns)
+        if ended := init.reap(main):
+            _kill_descendants()
+            init.finish(*ended)
         if sc.ppoll_in(init.CONTROL_FD, 0):
             signals = os.read(init.CONTROL_FD, 64)
             if not signals:
