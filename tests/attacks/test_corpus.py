@@ -27,11 +27,9 @@ def test_every_probe_meets_its_target(sandbox: SandboxDriver, place: Place) -> N
             corpus.terms(place), [corpus.PYTHON, str(bait.program), *bait.arguments, "--max-files", "8192"]
         )
     differences = [line for line in corpus.judge(finished.output).splitlines() if " as required" not in line]
-    open_ids = {line.split(":")[0] for line in differences}
-    unexplained = [line for line in differences if line.split(":")[0] not in ATTACK_GAPS]
-    assert unexplained == [], finished.output
-    outlived = set(ATTACK_GAPS) - open_ids
-    assert not outlived or sandbox.identity.name != "root", f"met by now, no longer gaps: {sorted(outlived)}"
+    unmet = {line.split(":")[0] for line in differences}
+    # A gap that is closed has to leave the list, so it never claims too much.
+    assert unmet == set(ATTACK_GAPS), (differences, finished.output)
 
 
 @pytest.mark.covers("BOX-7")

@@ -24,14 +24,17 @@ def outcomes(text: str) -> dict[str, tuple[str, str | None, str]]:
 
 
 @pytest.mark.covers("BOX-1", "BOX-6", "BOX-7", "NET-1")
-def test_every_own_probe_is_refused_for_its_own_reason(sandbox: SandboxDriver, place: Place) -> None:
+@pytest.mark.parametrize("size", [None, (24, 80)], ids=["pipes", "tty"])
+def test_every_own_probe_is_refused_for_its_own_reason(
+    sandbox: SandboxDriver, place: Place, size: tuple[int, int] | None
+) -> None:
     program = shutil.copy(PROGRAM, place.tools)
     for name in (".git", ".git/hooks"):
         (place.workspace / name).mkdir()
         sandbox.identity.own(place.workspace / name)
     (place.workspace / ".git/config").touch()
     sandbox.identity.own(place.workspace / ".git/config")
-    finished = sandbox.run(place.terms(), [PYTHON, str(program), str(place.workspace)])
+    finished = sandbox.run(place.terms(), [PYTHON, str(program), str(place.workspace)], tty=size)
     found = outcomes(finished.output)
     assert set(found) == set(TARGETS)
     wrong = {
