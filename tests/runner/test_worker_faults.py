@@ -7,105 +7,22 @@ proves that none of them is alive. The liveness pipe proves the same of the work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import resource
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 
 from gateway.runner_client import UdsRunner
-from runner.api import ErrorCode, ListProcesses, RunnerError, RunnerLost, WorkspaceTerms
-from tests.contract.rig import Rig, workspace
-from tests.fakes.worker_host import REAL_WORKER, REPOSITORY, HostedWorker, hosted_worker
+from runner.api import ErrorCode, ListProcesses, RunnerError, RunnerLost
+from tests.fakes.worker_host import REPOSITORY
 from tests.leaks import children_of
+from tests.runner.real_worker import session
 
 pytestmark = [pytest.mark.kernel("namespaces"), pytest.mark.usefixtures("leak_check")]
-
-STUBBORN = (
-    "trap '' TERM HUP INT; exec 9>{fifo}; "
-    "( setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 86400; done' & ); "
-    "echo ready; while :; do sleep 86400; done"
-)
-
-
-@dataclass
-class Session:
-    """A real worker, our client, and the words of the contract suite for it. `lost`: why the connection ended."""
-
-    worker: HostedWorker
-    rig: Rig
-    lost: asyncio.Future[str]
-
-    async def hold(self, name: str = "fifo") -> tuple[str, asyncio.Task[bytes]]:
-        """A command that ignores every polite signal, and a task that ends when nothing of it is alive."""
-        fifo = f"{self.rig.root}/{name}"
-        await asyncio.to_thread(_make_fifo, fifo)
-        opening = asyncio.create_task(asyncio.to_thread(os.open, fifo, os.O_RDONLY))
-        process_id = await self.rig.sh(STUBBORN.format(fifo=name), terms=self.unlimited())
-        await self.rig.until(process_id, "ready")
-        return process_id, asyncio.create_task(asyncio.to_thread(_read_to_end, await opening))
-
-    async def next_command(self) -> None:
-        """Works after a helper's death. One start that met the dying helper may be refused, provably unrun."""
-        try:
-            output, _ = await self.rig.run("echo next")
-        except RunnerError as error:
-            if (error.code, error.retryable) != (ErrorCode.PROCESS_SPAWN_FAILED, True):
-                raise
-            output, _ = await self.rig.run("echo next")
-        assert output == "next\n"
-
-    def unlimited(self) -> WorkspaceTerms:
-        return self.rig.terms(timeout_s=0)
-
-    def helper(self) -> int:
-        """The pid of the worker's sandbox helper."""
-        here = os.readlink("/proc/self/ns/pid")
-        children = children_of(self.worker.child.pid).items()
-        # Every PID 1 was forked by the helper and shows its command line, from a namespace of its own.
-        (pid,) = [pid for pid, line in children if "sandbox_helper" in line and _pid_namespace(pid) == here]
-        return pid
-
-
-def _pid_namespace(pid: int) -> str:
-    """Empty for one that is dead."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""
-
-
-def _make_fifo(path: str) -> None:
-    os.mkfifo(path)
-    os.chmod(path, 0o666)
-
-
-def _read_to_end(fd: int) -> bytes:
-    try:
-        return os.read(fd, 1)
-    finally:
-        os.close(fd)
-
-
-@contextlib.asynccontextmanager
-async def session() -> AsyncIterator[Session]:
-    loop = asyncio.get_running_loop()
-    with workspace() as root:
-        async with hosted_worker(REAL_WORKER) as worker:
-            lost: asyncio.Future[str] = loop.create_future()
-            runner = UdsRunner(lost.set_result)
-            await loop.create_unix_connection(lambda: runner, sock=worker.connection)
-            await runner.hello()
-            try:
-                yield Session(worker, Rig(runner, root, "sandbox"), lost)
-            finally:
-                await runner.close()
 
 
 # --- the worker dies --------------------------------------------------------------------------------------------------
@@ -167,7 +84,7 @@ async def test_a_connection_cut_while_commands_start_leaves_none(turns: int) -> 
 # --- the gateway dies -------------------------------------------------------------------------------------------------
 GATEWAY = """
 import asyncio, sys
-from tests.runner.test_worker_faults import session
+from tests.runner.real_worker import session
 
 async def main():
     async with session() as s:
@@ -180,15 +97,23 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """For a process that is killed and so removes nothing."""
+    with tempfile.TemporaryDirectory(prefix="cs-") as folder:
+        yield folder
+
+
 @pytest.mark.covers("PROC-7")
 @pytest.mark.parametrize("stopped", [False, True], ids=["as it runs", "with its worker stopped"])
-async def test_a_killed_gateway_takes_worker_and_commands_along(stopped: bool) -> None:
+async def test_a_killed_gateway_takes_worker_and_commands_along(stopped: bool, scratch: str) -> None:
     gateway = await asyncio.to_thread(
         subprocess.Popen[str],
         [sys.executable, "-c", GATEWAY, "echo ready; trap '' TERM HUP; while :; do sleep 86400; done"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": scratch},
         text=True,
     )
     assert gateway.stdout is not None
