@@ -13,6 +13,8 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 
