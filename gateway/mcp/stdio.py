@@ -8,6 +8,7 @@ files alike, and never hold up the end of the program. Refuses to know: tools, H
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import fcntl
 import json
@@ -38,8 +39,12 @@ class LineWire:
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._outgoing: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read_all, name="stdin", daemon=True).start()
-        threading.Thread(target=self._write_all, name="stdout", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._read_all, name="stdin", daemon=True),
+            threading.Thread(target=self._write_all, name="stdout", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _read_all(self) -> None:
         while True:
@@ -49,8 +54,8 @@ class LineWire:
                 chunk = b""  # a hang-up of the terminal reads as EIO: the end, like EOF
             try:
                 asyncio.run_coroutine_threadsafe(self._chunks.put(chunk), self._loop).result()
-            except (RuntimeError, asyncio.CancelledError):
-                return  # the loop is closed
+            except (RuntimeError, concurrent.futures.CancelledError):
+                return  # the loop is closed, or about to be
             if not chunk:
                 return
 
@@ -98,6 +103,11 @@ class LineWire:
         """Lets the writing thread end once it has written what it has. The reading one ends with the input, or with
         the process. Idempotent."""
         self._outgoing.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for both threads, each this long at most. Blocks."""
+        for thread in self._threads:
+            thread.join(timeout_s)
 
     async def send(self, line: bytes) -> None:
         """Returns once the operating system has all of it. Raises `OSError` when the reader is gone."""
