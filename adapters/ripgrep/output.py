@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 FILE_PREFIX = b"/proc/self/fd/"
 MAX_TEXT_BYTES = 4096
 """A line longer than this is cut there, at a whole character, and ends in `…`."""
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Text in one page. JSON may write six bytes for one, so this stays below the frame's bound."""
 _MAX_BUFFERED = 16 * MAX_TEXT_BYTES
 
 
@@ -25,6 +27,11 @@ class RawMatch:
     text: bytes
     before: tuple[bytes, ...]
     after: list[bytes] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of text, its context included."""
+        return len(self.text) + sum(map(len, self.before)) + sum(map(len, self.after))
 
 
 class _Lines:
@@ -65,7 +72,8 @@ class NumberReader:
 
 
 class MatchReader:
-    """Reads `PATH NUL LINE:text`, with `-` for context; `full` once `needed` matches are complete with their context.
+    """Reads `PATH NUL LINE:text`, with `-` for context; `full` once `needed` matches are complete with their context,
+    or more bytes than fit into a page.
 
     `skip`: a descriptor and the line up to which its matches are not wanted. `file` of a match is the descriptor.
     """
@@ -76,11 +84,12 @@ class MatchReader:
         self._open: deque[RawMatch] = deque()
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=context)
         self._fd = -1
+        self._bytes = 0
         self._lines = _Lines()
 
     @property
     def full(self) -> bool:
-        return len(self.complete) >= self._needed
+        return len(self.complete) >= self._needed or self._bytes > 2 * MAX_PAGE_BYTES
 
     def feed(self, chunk: bytes) -> None:
         for line in self._lines.feed(chunk):
@@ -105,7 +114,7 @@ class MatchReader:
 
     def _add(self, number: int, is_match: bool, text: bytes) -> None:
         while self._open and number > self._open[0].line + self._context:
-            self.complete.append(self._open.popleft())
+            self._complete(self._open.popleft())
         for match in self._open:
             match.after.append(text)
         if is_match and not (self._skip and self._skip[0] == self._fd and number <= self._skip[1]):
@@ -114,9 +123,13 @@ class MatchReader:
         self._recent.append((number, text))
 
     def _leave_file(self) -> None:
-        self.complete.extend(self._open)
-        self._open.clear()
+        while self._open:
+            self._complete(self._open.popleft())
         self._recent.clear()
+
+    def _complete(self, match: RawMatch) -> None:
+        self.complete.append(match)
+        self._bytes += match.size
 
 
 def clipped(line: bytes) -> bytes:

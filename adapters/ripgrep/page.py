@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from adapters.filesystem.cursor import Place
 from adapters.filesystem.paths import displayed
-from adapters.ripgrep.output import RawMatch, shown
+from adapters.ripgrep.output import MAX_PAGE_BYTES, RawMatch, shown
 from runner.api import GrepFiles, GrepMatch
-
-MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""Text in one page. JSON may write six bytes for one, so this stays below the frame's bound."""
 
 
 class Page:
@@ -32,7 +29,7 @@ class Page:
 
     def add(self, path: str, match: RawMatch) -> bool:
         """False if the page was full. The first match always fits."""
-        size = len(path) + len(match.text) + sum(map(len, match.before)) + sum(map(len, match.after))
+        size = len(path) + match.size
         if self._last and (len(self.matches) >= self._limit or self._bytes + size > MAX_PAGE_BYTES):
             self.next_place = self._last
             return False

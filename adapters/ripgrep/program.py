@@ -168,7 +168,8 @@ def check(programs: Programs, query: Query) -> None:
     """Lets the program itself judge the pattern, on no input. Raises `RunnerError` INVALID_ARGUMENT with its words."""
     status, complaint = _run(programs, [*query.command, *_STREAM_OPTIONS], subprocess.DEVNULL, (), NumberReader(1))
     if status == 2:
-        raise _bad_pattern(complaint.removeprefix("rg: ") or "rg refused it")
+        words = complaint.removeprefix("rg: ") or "rg refused it"
+        raise _bad_pattern(words if len(words) <= 1000 else f"{words[:400]} … {words[-400:]}")  # it repeats the pattern
     if status != 1:
         raise ProgramDied(status)
 
@@ -221,11 +222,10 @@ def _located(
         at = bisect.bisect_right(first_lines, number) - 1
         if files[at] != file:
             file = files[at]
-            lines = texts[file].split(b"\n")[:-1]
+            lines = [clipped(line) for line in texts[file].split(b"\n")[:-1]]
         index = number - first_lines[at]
-        before = tuple(map(clipped, lines[max(0, index - context) : index]))
-        after = list(map(clipped, lines[index + 1 : index + 1 + context]))
-        matches.append(RawMatch(file, index + 1, clipped(lines[index]), before, after))
+        before, after = lines[max(0, index - context) : index], lines[index + 1 : index + 1 + context]
+        matches.append(RawMatch(file, index + 1, lines[index], tuple(before), after))
     return matches
 
 

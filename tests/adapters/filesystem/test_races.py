@@ -11,7 +11,7 @@ from runner.api import ErrorCode, RunnerError
 from tests.adapters.filesystem.conftest import Files
 from tests.adapters.filesystem.swapper import PATHS, SECRET, make_bait, naive_read, swapping
 
-ROUNDS = 1500
+ROUNDS = 600
 EXPECTED = {ErrorCode.SYMLINK_REJECTED, ErrorCode.FILE_NOT_FOUND, ErrorCode.PATH_NOT_DIRECTORY}
 
 

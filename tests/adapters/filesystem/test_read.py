@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,20 @@ def test_a_sparse_file_over_the_version_limit_has_no_version_and_a_bounded_read(
     assert got.version is None
     assert got.size == VERSION_LIMIT_BYTES + 1
     assert not got.truncated
+
+
+@pytest.mark.covers("FS-3")
+def test_memory_does_not_follow_the_size_of_a_file(files: Files) -> None:
+    path = files.put("sparse", "x\n" * 10)
+    os.truncate(path, 64 * 1024 * 1024)
+    tracemalloc.start()
+    try:
+        got = files.read("sparse", offset=3, limit=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (got.content, got.size) == ("x\nx\n", 64 * 1024 * 1024)
+    assert peak < 8 * 1024 * 1024
 
 
 @given(

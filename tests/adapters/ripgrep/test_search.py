@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from adapters.ripgrep.batches import SMALL_BYTES
-from adapters.ripgrep.output import MAX_TEXT_BYTES
-from adapters.ripgrep.page import MAX_PAGE_BYTES
+from adapters.ripgrep.output import MAX_PAGE_BYTES, MAX_TEXT_BYTES
 from adapters.ripgrep.search import RipgrepSearch
 from runner.api import ErrorCode, GrepFiles, GrepMatch, RunnerError, WorkspaceRef
 from tests.adapters.ripgrep.conftest import MakeSearch, Searched
@@ -221,13 +220,24 @@ async def test_pages_give_every_match_once_in_order_whatever_ends_them(
 
 
 @pytest.mark.covers("FS-6")
-async def test_a_page_is_bounded_in_bytes_too(searched: Searched) -> None:
+@pytest.mark.parametrize("lines_each", [12, 600], ids=["small", "large"])
+async def test_a_page_is_bounded_in_bytes_too(searched: Searched, lines_each: int) -> None:
     line = "x" * MAX_TEXT_BYTES
-    searched.put("a", f"{line}\n" * 1000)
+    expected = []
+    for number in range(1200 // lines_each):
+        searched.put(f"f{number:03d}", f"{line}\n" * lines_each)
+        expected += [(f"f{number:03d}", at) for at in range(1, lines_each + 1)]
     pages = await searched.pages("x", limit=1000, context=2)
     assert len(pages) > 2
-    assert [match.line for page in pages for match in page.matches] == list(range(1, 1001))
+    assert [(match.path, match.line) for page in pages for match in page.matches] == expected
     assert all(len(page.model_dump_json()) < MAX_PAGE_BYTES * 2 for page in pages)
+
+
+@pytest.mark.covers("FS-6")
+async def test_a_refusal_of_a_long_pattern_is_short(searched: Searched) -> None:
+    with pytest.raises(RunnerError, match="unclosed group") as caught:
+        await searched.grep("(" + "x" * 20_000)
+    assert len(caught.value.message) < 2000
 
 
 @pytest.mark.covers("FS-6")
