@@ -78,6 +78,8 @@ class Appliance:
         """Set once requests are answered."""
         self._reloads: set[asyncio.Task[None]] = set()
         self._reload_turn = asyncio.Lock()
+        self._http: HttpApp | None = None
+        self._front: HttpServer | None = None
 
     def stop(self) -> None:
         """As SIGTERM does. Idempotent."""
@@ -91,8 +93,8 @@ class Appliance:
                 server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
                 if server is None:
                     return
-                http = HttpApp(self._application, server.sdk, self._metrics)
-                front = HttpServer()
+                http = self._http = HttpApp(self._application, server.sdk, self._metrics)
+                front = self._front = HttpServer()
                 async with http.running():
                     door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics)
                     await front.serve_unix(unix.sock, door, PeerRule(endpoints.allow_uids, self._metrics, self._log))

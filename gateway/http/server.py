@@ -25,7 +25,7 @@ from gateway.metrics import Metrics
 KEEP_ALIVE_S = 300
 """An idle connection is closed after this; agents pause between calls."""
 REFUSED_LINGER_S = 1.0
-"""A refused peer that sends nothing is cut off after this."""
+"""A refused peer is cut off after this, if it does not hang up by itself."""
 
 _UCRED = struct.Struct("iII")
 
@@ -78,9 +78,7 @@ class UnixHttpProtocol(HttpToolsProtocol):
         self.loop.call_later(REFUSED_LINGER_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            self.transport.close()
-        else:
+        if not self._refused:
             super().data_received(data)
 
 
@@ -141,6 +139,10 @@ class HttpServer:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=grace_s)
+        self.abort_connections()
+
+    def abort_connections(self) -> None:
+        """Cuts every connection off, whatever it waits for. What was called goes on."""
         for connection in list(self._state.connections):
             _abort(connection)
 

@@ -107,6 +107,16 @@ class Serving:
         body, plain = modern_call(tool, arguments)
         return await self.request(target or self.unix, "POST", "/mcp", body, {**plain, **headers})
 
+    def sessions(self) -> int:
+        """Sessions of the older era that are open."""
+        assert self.appliance._http is not None
+        return len(self.appliance._http._sessions._server_instances)
+
+    def drop_connections(self) -> None:
+        """Every client loses its connection, whatever it waits for."""
+        assert self.appliance._front is not None
+        self.appliance._front.abort_connections()
+
     async def stop(self) -> None:
         self.appliance.stop()
         await asyncio.wait_for(self.running, WAIT_S)
