@@ -42,21 +42,23 @@ class Roots:
         Raises `RunnerError`: FILE_OPERATION_FAILED where the root is missing, no directory, reached through a link or
         no longer the directory that was opened first; RUNNER_UNAVAILABLE after `close`.
         """
+        found = self._look(workspace)  # outside the lock: a file system that hangs must not hold up the other roots
         with self._lock:
-            if self._closed:
-                raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the file service has been closed", retryable=True)
             held = self._held.get(workspace.root)
-            found = self._look(workspace)
-            if held is not None and (held.device, held.inode) != (found.device, found.inode):
+            try:
+                if self._closed:
+                    raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the file service has been closed", retryable=True)
+                if held is not None and (held.device, held.inode) != (found.device, found.inode):
+                    what = "is another directory than the one being served; put it back or restart the appliance"
+                    raise _root_error(workspace, what)
+                fd = os.dup(found.fd if held is None else held.fd)
+            except BaseException:
                 os.close(found.fd)
-                raise _root_error(
-                    workspace, "is another directory than the one being served; put it back or restart the appliance"
-                )
+                raise
             if held is None:
-                self._held[workspace.root] = held = found
+                self._held[workspace.root] = found
             else:
                 os.close(found.fd)
-            fd = os.dup(held.fd)
         try:
             yield fd
         finally:

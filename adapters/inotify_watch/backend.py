@@ -12,7 +12,7 @@ from collections import defaultdict
 from weakref import WeakSet
 
 from adapters.filesystem.beneath import Method, choose_opener
-from adapters.inotify_watch.root import CHECK_S, MAX_WATCHES, Coverage, RootWatch
+from adapters.inotify_watch.root import CHECK_S, Coverage, RootWatch
 from adapters.inotify_watch.subscription import QUEUE_EVENTS, Subscription
 from runner.ports import WatchEvent
 
@@ -20,7 +20,8 @@ from runner.ports import WatchEvent
 class InotifyWatchBackend:
     """One watch a workspace; any number of subscriptions. All methods belong to one event loop.
 
-    `max_watches`: directories of one root; further ones are not watched and the coverage says `partial`.
+    `max_watches`: directories of one root, by default an eighth of what the kernel gives a user; further ones are not
+    watched and the coverage says `partial`.
     `first_delay_s`: before a lost watcher is replaced for the second time in a row; doubles from there.
     `check_s`: between checks that the root's path still leads to the watched directory.
     """
@@ -29,7 +30,7 @@ class InotifyWatchBackend:
         self,
         *,
         method: Method | None = None,
-        max_watches: int = MAX_WATCHES,
+        max_watches: int | None = None,
         queue_events: int = QUEUE_EVENTS,
         first_delay_s: float = 1.0,
         check_s: float = CHECK_S,

@@ -22,8 +22,6 @@ from runner.ports import WatchEvent
 if TYPE_CHECKING:
     from adapters.inotify_watch.watcher import TreeWatcher
 
-MAX_WATCHES = 16_384
-"""Directories of one root. Each costs about a kilobyte of kernel memory (inotify(7))."""
 RENAME_WAIT_S = 0.1
 """How long the first half of a rename waits for its second, which the kernel gives right after it (inotify(7))."""
 PAUSE_S = 0.01
@@ -58,7 +56,7 @@ class RootWatch:
         publish: Callable[[WatchEvent], None],
         *,
         epoch: int,
-        max_watches: int,
+        max_watches: int | None,
         first_delay_s: float,
         check_s: float,
     ) -> None:
@@ -118,9 +116,9 @@ class RootWatch:
 
     def _make(self) -> TreeWatcher:
         # Imported here, in a thread: loading inotify takes tens of milliseconds and runs a program.
-        from adapters.inotify_watch.watcher import TreeWatcher
+        from adapters.inotify_watch.watcher import TreeWatcher, fair_share
 
-        watcher = TreeWatcher(self._opener, self.root, self._max_watches)
+        watcher = TreeWatcher(self._opener, self.root, self._max_watches or fair_share())
         try:
             watcher.scan()
         except OSError:

@@ -18,6 +18,9 @@ from adapters.inotify_watch.paths import WatchedPaths
 from adapters.inotify_watch.records import Record
 
 MAX_MET = 1000
+MAX_WATCHES = 16_384
+"""Directories of one root. Each costs about a kilobyte of kernel memory."""
+_USER_LIMIT = "/proc/sys/fs/inotify/max_user_watches"
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ESTALE})
 
 
@@ -207,6 +210,16 @@ class TreeWatcher:
                 self._paths.forget(watch)
                 self._dropped.add(watch)
                 kernel.remove_watch(self._instance, watch)
+
+
+def fair_share() -> int:
+    """How many watches one root may take: commands run as the same user, and their own watches count against the same
+    limit (inotify(7)). Blocks."""
+    try:
+        with open(_USER_LIMIT) as file:
+            return max(1, min(MAX_WATCHES, int(file.read()) // 8))
+    except (OSError, ValueError):
+        return MAX_WATCHES // 16
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

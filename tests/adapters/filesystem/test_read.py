@@ -161,6 +161,19 @@ def test_a_sparse_file_over_the_version_limit_has_no_version_and_a_bounded_read(
     assert not got.truncated
 
 
+@pytest.mark.covers("FS-5")
+def test_lines_beyond_the_version_limit_are_refused_and_not_sought_for_ever(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.filesystem.reading.VERSION_LIMIT_BYTES", 1000)
+    files.put("large", "line\n" * 1000)
+    got = files.read("large", offset=100, limit=2)
+    assert (got.content, got.version, got.size) == ("line\nline\n", None, 5000)
+    with pytest.raises(RunnerError, match="beyond the first 1000 bytes") as caught:
+        files.read("large", offset=300)
+    assert caught.value.code is ErrorCode.FILE_OPERATION_FAILED
+
+
 @pytest.mark.covers("FS-3")
 def test_memory_does_not_follow_the_size_of_a_file(files: Files) -> None:
     path = files.put("sparse", "x\n" * 10)
@@ -427,6 +440,30 @@ def test_a_closed_adapter_refuses_and_closing_again_is_harmless(files: Files) ->
     files.adapter.close()
     files.adapter.close()
     assert refusal(files, "a.txt").code is ErrorCode.RUNNER_UNAVAILABLE
+
+
+def test_reads_that_run_when_the_adapter_closes_end_well_or_say_that_it_is_closed(files: Files) -> None:
+    files.put("a.txt", "a")
+    seen: set[object] = set()
+    started = threading.Barrier(5)
+
+    def read_on() -> None:
+        started.wait(10)
+        while ErrorCode.RUNNER_UNAVAILABLE not in seen:
+            try:
+                seen.add(files.read("a.txt").content)
+            except RunnerError as error:
+                seen.add(error.code)
+
+    readers = [threading.Thread(target=read_on) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    started.wait(10)
+    files.adapter.close()
+    for reader in readers:
+        reader.join(10)
+    assert seen <= {"a", ErrorCode.RUNNER_UNAVAILABLE}
+    assert ErrorCode.RUNNER_UNAVAILABLE in seen
 
 
 def test_no_descriptor_is_left_open_by_reads_and_refusals(files: Files) -> None:
