@@ -78,7 +78,9 @@ class Running:
 
 class Driver:
     def __init__(self) -> None:
-        self.launcher = LinuxSandboxLauncher()
+        # As a gateway does it; nobody reads the other end here.
+        self._liveness = os.pipe()
+        self.launcher = LinuxSandboxLauncher(liveness_fd=self._liveness[1])
         self.running: dict[str, Running] = {}
 
     async def launch(self, request: dict[str, Any]) -> dict[str, Any]:
