@@ -5,8 +5,6 @@ Here alone the gateway meets adapters and the runner's own program; each is load
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import sys
 from dataclasses import replace
@@ -60,6 +58,8 @@ class Joined:
 
     def isolation(self, terms: WorkspaceTerms | None) -> IsolationReport:
         """What the real helper found, with a launcher of its own."""
+        import asyncio
+
         from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 
         async def probe() -> IsolationReport:
@@ -74,6 +74,8 @@ class Joined:
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
         """Raises `OperatorError` where the command was not started."""
+        import asyncio
+
         from adapters.linux_sandbox import run_once
         from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
         from gateway.cli import terminal
@@ -116,6 +118,8 @@ class Joined:
 
 def _explain_set_up(ended: Ended, program: str) -> None:
     """Raises `Failed` where the helper said that nothing was started; a command may end with the same status."""
+    import json
+
     from gateway.cli.console import Failed
 
     try:

@@ -63,7 +63,7 @@ def configure(level: str, *, secrets: Collection[str] = (), stream: TextIO | Non
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    finish: list[Processor] = [Redactor(secrets), structlog.processors.JSONRenderer(ensure_ascii=False, default=str)]
+    finish: list[Processor] = [Redactor(secrets), structlog.processors.JSONRenderer(default=str)]
     out = stream if stream is not None else sys.stderr
     structlog.configure(
         processors=[*shared, *finish],

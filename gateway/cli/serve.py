@@ -35,6 +35,7 @@ def serve(
     settings = Settings.load(
         registry=registry, socket=socket, http=http, token_file=token_file, data_dir=data_dir, runner=runner
     )
+    settings.require_registry()
     token = None if settings.token_file is None else read_token(settings.token_file)
     with open_endpoints(
         settings.socket_path(), settings.http, token, settings.allow_uids, settings.allow_hosts
