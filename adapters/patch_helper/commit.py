@@ -103,7 +103,7 @@ class Commit:
             self._close()
         # What follows cannot fail the operation: every new file is in place and durable.
         try:
-            Recovery(self._root_fd, self._journal, self._steps).finish(intent)
+            Recovery(self._root_fd, self._journal, self._steps).finish(intent, self._tree)
             self._journal.finish(operation_id, "applied", "applied")
         except (OSError, PatchError):
             # The journal keeps its mark without an outcome, so recovery will finish this.
@@ -124,6 +124,7 @@ class Commit:
             entries.append(Entry(action, target.path, at, temp_name(), old, new, inode))  # type: ignore[arg-type]
             if action == "add":
                 directories |= {parent: None for parent in parents(target.path) if self._must_make(parent)}
+        self._tree.check_directories(self._tree.held + len(directories))
         status = os.fstat(self._root_fd)
         return Intent(
             operation_id,

@@ -96,17 +96,22 @@ class Workspace:
             operation_id = request["operation_id"]
             if not isinstance(operation_id, str) or not is_operation_id(operation_id):
                 raise PatchError("INVALID_ARGUMENT", "operation_id must be given: letters, digits, `_` and `-`.")
-            self._settle_earlier()
+            self._settle_earlier(operation_id)
             Commit(self.root_fd, tree, self._journal, self._steps, self._defaults).run(operation_id, made, expected)
         return answer | {"status": "applied"}
 
     def recover(self) -> dict[str, Any]:
         return {"recovered": [self._recover(operation_id) for operation_id in self._journal.operation_ids()]}
 
-    def _settle_earlier(self) -> None:
+    def _settle_earlier(self, new_id: str) -> None:
         """Forgets operations that are over, finishes those that are not. The caller holds the workspace's lease, so
-        whatever is over has been recorded."""
+        whatever is over has been recorded. An operation that has a journal is not begun again."""
         for operation_id in self._journal.operation_ids():
+            if operation_id == new_id:
+                raise PatchError(
+                    "FILE_OPERATION_FAILED",
+                    f"operation {operation_id} has been begun before and is not run again. Ask for its status.",
+                )
             record = self._journal.read(operation_id)
             if record.outcome is not None or record.intent is None:
                 self._journal.forget(operation_id)

@@ -72,10 +72,10 @@ class Recovery:
         self._journal.finish(operation_id, outcome, reason)
         return Record(operation_id, record.intent, record.committed, outcome, reason)
 
-    def finish(self, intent: Intent) -> None:
-        """Removes the displaced originals of a committed operation."""
+    def finish(self, intent: Intent, held: Tree | None = None) -> None:
+        """Removes the displaced originals of a committed operation. `held`: as for `roll_back`."""
         with Tree(self._root_fd, Limits()) as fresh:
-            tree = _Directories(fresh, None)
+            tree = _Directories(fresh, held)
             for entry in intent.entries:
                 displaced = self._look(tree, entry.at, entry.temp)
                 if entry.action != "add" and displaced is not None:

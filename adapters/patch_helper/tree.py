@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import stat
 from dataclasses import dataclass
 from typing import NoReturn
@@ -20,6 +21,7 @@ from adapters.v4a.errors import PatchError, TooCostly
 from adapters.v4a.paths import parents
 from adapters.v4a.text import shorten
 
+SPARE_DESCRIPTORS = 64
 MAX_HASHED_BYTES = 1024 * 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,6 +54,7 @@ class Tree:
 
     def __init__(self, root_fd: int, limits: Limits) -> None:
         self._limits = limits
+        self.max_directories = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS) // 3
         self._directories = {"": os.open(".", _DIRECTORY, dir_fd=root_fd)}
         self._kinds: dict[str, FileKind] = {"": "directory"}
         self.read_versions: dict[str, str] = {}
@@ -105,18 +108,30 @@ class Tree:
                 )
             return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
+    @property
+    def held(self) -> int:
+        """How many directories are open."""
+        return len(self._directories)
+
     # --- for the commit -----------------------------------------------------------------------------------------------
     def directory(self, path: str) -> int:
         """A descriptor of an existing directory, held until `close`."""
         if path not in self._directories:
             for step in (*parents(path), path):
                 if step not in self._directories:
+                    self.check_directories(len(self._directories) + 1)
                     parent, name = split(step)
                     try:
                         self._directories[step] = os.open(name, _DIRECTORY, dir_fd=self._directories[parent])
                     except OSError as error:
                         failed(step, error)
         return self._directories[path]
+
+    def check_directories(self, count: int) -> None:
+        """Raises `TooCostly` where so many directories could not be held, once for the commit, once to verify it and
+        once to spare, so that a roll back never runs out of descriptors."""
+        if count > self.max_directories:
+            raise TooCostly("max_directories", self.max_directories, "its files are in too many directories")
 
     def has(self, path: str) -> bool:
         """The directory is open."""

@@ -289,11 +289,15 @@ async def test_protected_names_are_refused_and_others_beside_them_are_not(
 
 @pytest.mark.covers("PATCH-6")
 async def test_an_operation_is_never_applied_twice_and_needs_its_id(engine: PatchHelperEngine, demo: Workspace) -> None:
-    demo.put("a", "1\n1\n")
+    demo.put("a", "1\n1\n1\n")
     applied(await outcome(engine, demo.request(CHANGE, operation_id="op_once")))
+    again = refused(
+        await outcome(engine, demo.request(CHANGE, operation_id="op_once")), ErrorCode.FILE_OPERATION_FAILED
+    )
+    assert "not run again" in again.message
     refused(await outcome(engine, demo.request(CHANGE, operation_id=None)), ErrorCode.INVALID_ARGUMENT)
     refused(await outcome(engine, demo.request(CHANGE, operation_id="../x")), ErrorCode.INVALID_ARGUMENT)
-    assert demo.files() == {"a": b"2\n1\n"}
+    assert demo.files() == {"a": b"2\n1\n1\n"}
 
 
 @pytest.mark.covers("PATCH-5", "PATCH-6")
@@ -322,3 +326,21 @@ async def test_an_operation_that_changes_nothing_is_applied(engine: PatchHelperE
         got = applied(await outcome(engine, demo.request(text)))
         assert all(change.before_version == change.after_version for change in got.changes)
     assert snapshot(demo.root, times=True) == before
+
+
+@pytest.mark.covers("PATCH-1", "PATCH-6")
+def test_more_directories_than_can_be_held_are_refused_before_anything_is_written(
+    demo: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.patch_helper.tree.resource.getrlimit", lambda _: (64 + 3 * 20, 64 + 3 * 20))
+    for made_before in (True, False):
+        if made_before:
+            for number in range(30):
+                (demo.root / f"d{number}").mkdir()
+        before = snapshot(demo.root, times=True)
+        error = apply_here(demo, patch(*(f"*** Add File: d{number}/n" for number in range(30))))
+        assert error is not None
+        assert error.details == {"reason": "too_costly", "limit": "max_directories", "bound": 20}
+        assert snapshot(demo.root, times=True) == before
+        assert not list(demo.journal_dir.iterdir())
+        demo.clear()

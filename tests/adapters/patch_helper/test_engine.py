@@ -14,6 +14,7 @@ import pytest
 from adapters.patch_helper.engine import PatchHelperEngine
 from runner.api import ErrorCode, PatchApplied, RunnerError
 from tests.adapters.patch_helper.workspaces import Workspace, outcome, patch, snapshot, update, workspace
+from tests.privileges import ORDINARY_UID, run_as
 
 FAULTY = Path(__file__).with_name("faulty_helper.py")
 CHANGE = patch(*update("a", "@@", "-1", "+2"), "*** Add File: n/w", "+x", "*** Delete File: d")
@@ -263,3 +264,27 @@ async def test_a_hostile_patch_is_refused_with_the_limit_and_the_next_one_works(
     assert got.details["reason"] == "too_costly"
     assert got.details["limit"] in got.message
     assert isinstance(await outcome(engine, demo.request(patch(*update("b", "@@", "-1", "+2")))), PatchApplied)
+
+
+@pytest.mark.covers("PATCH-4", "PATCH-5")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as this user already")
+def test_an_ordinary_user_has_the_same_helper() -> None:
+    with workspace() as made:
+        made.put("a", "1\n", 0o640)
+        for path in (made.root.parent, made.root, made.root / "a"):
+            os.chown(path, ORDINARY_UID, ORDINARY_UID)
+
+        async def patched() -> str:
+            engine = PatchHelperEngine()
+            try:
+                got = await outcome(
+                    engine, made.request(patch(*update("a", "@@", "-1", "+2"), "*** Add File: n/w", "+x"))
+                )
+                return got.status if isinstance(got, PatchApplied) else f"{got.code} {got.message}"
+            finally:
+                await engine.close()
+
+        assert run_as(ORDINARY_UID, lambda: asyncio.run(patched())) == "applied"
+        tree = snapshot(made.root)
+        assert {entry[2] for entry in tree.values()} == {ORDINARY_UID}
+        assert tree["a"][1] == 0o640
