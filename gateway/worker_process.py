@@ -1,6 +1,6 @@
 """The worker as a `RunnerLink`: started, watched, replaced after its death, ended in order (UDS-1, PROC-7).
 
-    down ── started ──► up ── connection or process lost ──► down ── back-off ──► …        closed from any state
+    down ── started ──► up ── connection, process or answers lost ──► down ── back-off ──► …     closed from any state
 
 When a worker is lost its successor starts at once, and serves. What the lost one ran is another matter: `all_dead` is
 told only when the end of its liveness FIFO proves it, however many successors have come since. Nothing is resumed.
@@ -20,7 +20,7 @@ from gateway.errors import Code, StartFailed, ToolError
 from gateway.liveness import LivenessDirectory
 from gateway.ports import LinkListener
 from gateway.worker_start import Worker, WorkerCommand, WorkerFailed, start_worker
-from runner.api import Describe, ProcessExited, Runner, RunnerDescription, RunnerError
+from runner.api import Describe, ListProcesses, ProcessExited, Runner, RunnerDescription, RunnerError
 
 FIRST_BACK_OFF_S = 0.1
 LAST_BACK_OFF_S = 5.0
@@ -34,6 +34,14 @@ DESCRIBE_S = 20.0
 """A worker probes its sandbox once before it can describe itself."""
 LINGER_S = 2.0
 """What a worker whose connection is lost gets to kill its commands itself."""
+
+
+HEARTBEAT_S = 10.0
+SILENCE_S = 30.0
+"""A worker that is stopped or hangs for this long is lost: its callers wait for nothing. Ours, well above what a loaded
+machine or a debugger's short stop takes."""
+NOBODY = "-"
+"""No workspace has this id, so the answer to the heartbeat is short."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +154,7 @@ class WorkerLink:
         loop = asyncio.get_running_loop()
         waited_s, since = 0.0, loop.time()
         while True:
-            first: set[asyncio.Future[Any]] = {lost, worker.child.exited}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            worker.runner.abort("the worker process ended")
+            worker.runner.abort(await self._watch(worker, lost))
             served_s = loop.time() - since
             while True:
                 waited_s = self._back_off.next(waited_s, served_s)
@@ -162,6 +168,21 @@ class WorkerLink:
                     self._log.error(
                         "worker_failed", reason=str(error), next_attempt_in_s=self._back_off.next(waited_s, 0)
                     )
+
+    async def _watch(self, worker: Worker, lost: asyncio.Future[str]) -> str:
+        """Returns, with the reason, when the connection is lost, the process has ended, or it answers no more."""
+        either: set[asyncio.Future[Any]] = {lost, worker.child.exited}
+        while True:
+            done, _ = await asyncio.wait(either, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return "the worker process ended"
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await worker.runner.list_processes(ListProcesses(workspace_id=NOBODY))
+            except TimeoutError:
+                return f"the worker has not answered for {SILENCE_S:g} s"
+            except RunnerError as error:
+                self._log.debug("worker_heartbeat", reason=error.message)  # if it is lost, `lost` says so next
 
     def _keeper_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

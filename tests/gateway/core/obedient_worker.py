@@ -18,7 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from runner.wire import Connection, Role
-from tests.gateway.core.support import description
+
+DESCRIPTION = {
+    "environment": {
+        "kind": "host",
+        "exec_supported": True,
+        "file_read_supported": True,
+        "file_write_supported": True,
+    },
+    "isolation": {
+        "command_sandbox": "linux-sandbox",
+        "available": True,
+        "network_enforcement": "enforced",
+        "protections": [],
+    },
+    "grep_available": False,
+    "patch_available": False,
+}
 
 
 def main() -> int:
@@ -68,7 +84,7 @@ def serve(end: socket.socket, instance_id: str, liveness_fd: int, directory: Pat
 
 def answer(wire: Connection, request_id: int, event: Any, instance_id: str, liveness_fd: int, directory: Path) -> None:
     if event.method == "describe":
-        wire.send_result(request_id, description(instance_id).model_dump(mode="json"))
+        wire.send_result(request_id, {**DESCRIPTION, "runner_instance_id": instance_id})
     elif event.method == "list_processes":
         wire.send_result(request_id, {"processes": []})
     elif event.method == "start_process":

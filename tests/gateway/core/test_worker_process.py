@@ -195,6 +195,23 @@ async def test_a_call_in_flight_at_the_kill_is_lost_and_the_link_is_down_when_it
         await told.until("dead run-0")
 
 
+@pytest.mark.covers("UDS-2", "PROC-7")
+async def test_a_worker_that_answers_no_more_is_lost_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(worker_process, "SILENCE_S", 0.5)
+    monkeypatch.setattr(worker_process, "LINGER_S", 0.1)
+    async with link("good", tmp_path) as (one, told):
+        await soon(one.start())
+        os.kill(starts(tmp_path)[0]["pid"], signal.SIGSTOP)
+        with pytest.raises(RunnerLost):
+            await soon(one.runner.start_process(START))
+        monkeypatch.setattr(worker_process, "SILENCE_S", 30)
+        await told.until("dead run-0")
+        await told.until("up run-1")
+
+
 async def test_a_worker_that_keeps_failing_is_tried_again_and_close_ends_the_trying(tmp_path: Path) -> None:
     async with link("twice", tmp_path, BackOff(first_s=0.01, last_s=0.01, steady_s=3600)) as (one, told):
         await soon(one.start())
