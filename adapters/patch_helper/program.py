@@ -112,24 +112,32 @@ class Workspace:
                     "FILE_OPERATION_FAILED",
                     f"operation {operation_id} has been begun before and is not run again. Ask for its status.",
                 )
-            record = self._journal.read(operation_id)
-            if record.outcome is not None or record.intent is None:
-                self._journal.forget(operation_id)
-                continue
-            record = Recovery(self.root_fd, self._journal, self._steps).recover(operation_id)
-            if record.outcome is None:
+            recovery = Recovery(self.root_fd, self._journal, self._steps)
+            try:
+                record = self._journal.read(operation_id)
+                if record.outcome is not None or record.intent is None:
+                    self._journal.forget(operation_id)
+                elif not recovery.is_foreign(record.intent):
+                    recovery.recover(operation_id)
+            except (OSError, ValueError, LookupError, TypeError) as error:
                 raise PatchError(
                     "FILE_OPERATION_FAILED",
-                    f"operation {operation_id} was interrupted and cannot be recovered: {record.reason}. "
-                    "The operator has to look at the journal.",
-                )
+                    f"operation {operation_id} was interrupted and cannot be recovered ({type(error).__name__}). "
+                    "The operator has to look at its journal.",
+                ) from error
 
     def _recover(self, operation_id: str) -> dict[str, Any]:
         recovery = Recovery(self.root_fd, self._journal, self._steps)
         try:
             record = recovery.recover(operation_id)
-        except (OSError, PatchError, ValueError, LookupError, TypeError) as error:
-            record = Record(operation_id, None, False, None, f"recovery failed and will be tried again: {error}")
+        except (ValueError, LookupError, TypeError):
+            record = Record(operation_id, None, False, None, "its journal is damaged, so nothing is proved")
+        except OSError as error:
+            raise PatchError(
+                "FILE_OPERATION_FAILED",
+                f"operation {operation_id} cannot be recovered now: {error.strerror}. It will be tried again.",
+                errno=errno.errorcode.get(error.errno or 0, "unknown"),
+            ) from error
         intent = record.intent
         return {
             "operation_id": operation_id,

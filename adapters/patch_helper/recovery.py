@@ -43,6 +43,9 @@ class _Directories:
     def directory(self, path: str) -> int:
         return self.of(path).directory(path)
 
+    def exists(self, path: str) -> bool:
+        return self.of(path).kind(path) == "directory"
+
 
 class Recovery:
     """Works on one root. `OSError` and `PatchError` mean that it could not go on; it may be repeated."""
@@ -61,8 +64,7 @@ class Recovery:
         if record.intent is None:
             outcome, reason = "failed_rolled_back", "stopped before its journal was complete: nothing had been done"
             return Record(operation_id, None, False, outcome, reason)
-        status = os.fstat(self._root_fd)
-        if (status.st_dev, status.st_ino) != record.intent.root:
+        if self.is_foreign(record.intent):
             return Record(operation_id, record.intent, record.committed, None, "the root is not the directory it was")
         if record.committed:
             self.finish(record.intent)
@@ -71,6 +73,11 @@ class Recovery:
             outcome, reason = self.roll_back(record.intent)
         self._journal.finish(operation_id, outcome, reason)
         return Record(operation_id, record.intent, record.committed, outcome, reason)
+
+    def is_foreign(self, intent: Intent) -> bool:
+        """The operation was on another directory that had the root's name. It proves nothing of this one."""
+        status = os.fstat(self._root_fd)
+        return (status.st_dev, status.st_ino) != intent.root
 
     def finish(self, intent: Intent, held: Tree | None = None) -> None:
         """Removes the displaced originals of a committed operation. `held`: as for `roll_back`."""
@@ -98,13 +105,18 @@ class Recovery:
                 if entry.action == "delete":
                     self._bring_back(tree, entry, obstacles)
             for directory in sorted({entry.at for entry in intent.entries}):
-                self._steps.fsync(tree.directory(directory), f"directory {directory or '.'}")
+                if tree.exists(directory):
+                    self._steps.fsync(tree.directory(directory), f"directory {directory or '.'}")
+                else:
+                    obstacles.append(f"{directory} is no directory any more")
         if obstacles:
             return "failed_partial", "; ".join(obstacles)
         return "failed_rolled_back", "taken back: every file is as it was before"
 
     def _take_back(self, tree: _Directories, entry: Entry, obstacles: list[str]) -> None:
         """Undoes an exchange or a rename into place, and removes the new file."""
+        if not tree.exists(entry.at):
+            return
         at = tree.directory(entry.at)
         parent, name = split(entry.path)
         final, temp = self._look(tree, parent, name), self._look(tree, entry.at, entry.temp)
@@ -122,10 +134,10 @@ class Recovery:
 
     def _bring_back(self, tree: _Directories, entry: Entry, obstacles: list[str]) -> None:
         """Undoes the renaming aside of a deleted file."""
-        at = tree.directory(entry.at)
         _, name = split(entry.path)
         if self._look(tree, entry.at, entry.temp) is None:
             return
+        at = tree.directory(entry.at)
         try:
             self._steps.move(at, entry.temp, at, name)
         except FileExistsError:
@@ -145,7 +157,7 @@ class Recovery:
     def _look(self, tree: _Directories, directory: str, name: str) -> Found | None:
         """None: there is no such name, or no such directory."""
         of = tree.of(directory)
-        if of.kind(directory) != "directory":
+        if not tree.exists(directory):
             return None
         try:
             status = os.stat(name, dir_fd=of.directory(directory), follow_symlinks=False)

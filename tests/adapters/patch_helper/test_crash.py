@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from adapters.patch_helper.program import Workspace as Served
 from adapters.patch_helper.steps import Steps, no_fault
+from adapters.v4a.errors import PatchError
 from tests.adapters.patch_helper.workspaces import Snapshot, Workspace, patch, snapshot, update, workspace
 
 pytestmark = pytest.mark.covers("PATCH-6", "PATCH-5")
@@ -226,4 +228,60 @@ def test_a_journal_of_another_root_proves_nothing_and_touches_nothing() -> None:
         before = snapshot(made.root, times=True)
         (found,) = recover(made)
         assert found["status"] == "unknown"
+        assert snapshot(made.root, times=True) == before
+        # Nor does it stand in the way of the next patch, or forget what it is for.
+        served = Served(str(made.root), str(made.journal_dir), Steps())
+        served.apply({**request("op_next"), "patch": patch(*update("u0", "@@", "-old 0", "+x"))})
+        os.close(served.root_fd)
+        os.close(served.journal_fd)
+        assert sorted(path.stem for path in made.journal_dir.iterdir()) == ["op_crash", "op_next"]
+        made.root.rename(made.root.parent / "newer")
+        (made.root.parent / "elsewhere").rename(made.root)
+        assert {one["operation_id"]: one["status"] for one in recover(made)} == {
+            "op_crash": "failed_rolled_back",
+            "op_next": "applied",
+        }
+
+
+def test_a_directory_that_vanished_since_leaves_the_rest_restored_and_is_told() -> None:
+    with workspace() as made:
+        fill(made)
+        made.put("dir/u", "old\n")
+        text = patch(*update("dir/u", "@@", "-old", "+new"), *update("u0", "@@", "-old 0", "+new 0"))
+        served = Served(str(made.root), str(made.journal_dir), Steps(KillAt(25)))
+        assert in_child(lambda: served.apply({**request(), "patch": text})) == -signal.SIGKILL
+        os.close(served.root_fd)
+        os.close(served.journal_fd)
+        (made.root / "dir").rename(made.root.parent / "dir")
+        (found,) = recover(made)
+        assert (found["status"], found["reason"]) == ("failed_partial", "dir is no directory any more")
+        assert made.files()["u0"] == b"old 0\n"
+
+
+def test_a_recovery_that_fails_is_an_error_and_not_an_outcome(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+    with workspace() as made:
+        fill(made)
+        assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
+
+        def full(step: str) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step)
+
+        with pytest.raises(PatchError) as caught:
+            recover(made, full)
+        assert caught.value.code == "FILE_OPERATION_FAILED"
+        assert check(made, expected) == "failed_rolled_back"
+
+
+def test_a_damaged_journal_proves_nothing_and_stops_the_next_patch() -> None:
+    with workspace() as made:
+        fill(made)
+        made.journal_dir.mkdir()
+        (made.journal_dir / "op_bad.journal").write_bytes(b"{}\n")
+        assert [one["status"] for one in recover(made)] == ["unknown"]
+        before = snapshot(made.root, times=True)
+        served = Served(str(made.root), str(made.journal_dir), Steps())
+        with pytest.raises(PatchError, match="op_bad"):
+            served.apply(request())
+        os.close(served.root_fd)
+        os.close(served.journal_fd)
         assert snapshot(made.root, times=True) == before
