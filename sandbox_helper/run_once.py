@@ -27,8 +27,10 @@ _CHUNK = 65536
 
 
 class _Start(NamedTuple):
-    """`report`, `status`: read ends. `control`: write end. `pidfd`: of PID 1."""
+    """`helper`: held, since its end ends the command. `report`, `status`: read ends. `control`: write end. `pidfd`: of
+    PID 1."""
 
+    helper: socket.socket
     report: socket.socket
     status: int
     control: int
@@ -44,6 +46,8 @@ class _Refused(Exception):
 def run(plan_fd: int) -> int:
     """The exit status: the command's, 128 + n where a signal ended it, or SET_UP_FAILED."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Until somebody is there to pass them on to; the helper, and so the command, starts with an empty mask again.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     try:
         once = protocol.parse_once(_read_all(plan_fd))
         start = _start(once)
@@ -54,6 +58,7 @@ def run(plan_fd: int) -> int:
         return _say(error.failure)
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _frame: _pass_on(start.control, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     if master is not None:
         _bridge(master, start.pidfd)
     else:
@@ -82,20 +87,19 @@ def _start(once: Once) -> _Start:
         finally:
             os._exit(1)
     theirs.close()
-    with ours:
-        hello = _reply(ours)[0]
-        if "failed" in hello:
-            raise _Refused(protocol.parse_failure(hello["failed"]))
-        ours.send(protocol.plan_request(1, "once", once.plan))
-        _reply(ours)
-        report, report_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        status_read, status_write = os.pipe2(os.O_CLOEXEC)
-        control_read, control_write = os.pipe2(os.O_CLOEXEC)
-        given = [] if once.tty else [0, 1, 2]
-        given += [report_end.fileno(), status_write, control_read]
-        argv = tuple(os.fsencode(argument) for argument in once.argv)
-        socket.send_fds(ours, [protocol.run_request(Run(2, "once", argv, once.tty, "exec"))], given)
-        answer, pidfd = _reply(ours)
+    hello = _reply(ours)[0]
+    if "failed" in hello:
+        raise _Refused(protocol.parse_failure(hello["failed"]))
+    ours.send(protocol.plan_request(1, "once", once.plan))
+    _reply(ours)
+    report, report_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    status_read, status_write = os.pipe2(os.O_CLOEXEC)
+    control_read, control_write = os.pipe2(os.O_CLOEXEC)
+    given = [] if once.tty else [0, 1, 2]
+    given += [report_end.fileno(), status_write, control_read]
+    argv = tuple(os.fsencode(argument) for argument in once.argv)
+    socket.send_fds(ours, [protocol.run_request(Run(2, "once", argv, once.tty, "exec"))], given)
+    answer, pidfd = _reply(ours)
     report_end.close()
     os.close(status_write)
     os.close(control_read)
@@ -103,7 +107,7 @@ def _start(once: Once) -> _Start:
         raise _Refused(protocol.parse_failure(answer["failed"]))
     if pidfd is None:
         raise ProtocolError("reply", f"no process: {answer}")
-    return _Start(report, status_read, control_write, pidfd)
+    return _Start(ours, report, status_read, control_write, pidfd)
 
 
 def _reply(connection: socket.socket) -> tuple[dict[str, object], int | None]:

@@ -6,6 +6,7 @@ Called by the command line's `exec`, after the same probe that every launch make
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,8 +47,17 @@ async def prepare(
     Raises SandboxUnavailable, LaunchFailed.
     """
     plan = await launcher.plan_for(terms, terminal=tty_size is not None)
+    fd = await asyncio.to_thread(_hold, once_value(Once(plan, tuple(argv), tty_size)))
+    return OneCommand(await asyncio.to_thread(_command_line, fd), fd, terms)
+
+
+def _command_line(fd: int) -> tuple[str, ...]:
+    return (*program(), "run", "--plan", str(fd), "--library", library())
+
+
+def _hold(data: bytes) -> int:
     # Inheritable: ptyprocess keeps descriptors open, but leaves close-on-exec as it is.
     fd = os.memfd_create("codespace-plan", 0)
-    os.write(fd, once_value(Once(plan, tuple(argv), tty_size)))
+    os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
-    return OneCommand((*program(), "run", "--plan", str(fd), "--library", library()), fd, terms)
+    return fd

@@ -1,0 +1,176 @@
+"""The helper's parser takes what the adapter makes and refuses everything else, by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.linux_sandbox.host import HostFacts
+from adapters.linux_sandbox.plan import Abilities, build_plan
+from runner.api import WorkspaceTerms
+from sandbox_helper import protocol
+from sandbox_helper.protocol import CommandEnd, Failure, Once, Plan, ProtocolError, Run
+
+pytestmark = pytest.mark.covers("BOX-3")
+HOST = HostFacts(1000, 1000, "host", (("/bin", "usr/bin"),), (), (), ("/etc/ssl",), None)
+
+
+def plan() -> Plan:
+    return build_plan(WorkspaceTerms(workspace_id="w", root="/work/space", protect=(".git/hooks",)), HOST, Abilities())
+
+
+def value() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(protocol.plan_value(plan())))
+    return made
+
+
+def test_a_plan_comes_back_equal() -> None:
+    assert protocol.parse_plan(value()) == plan()
+
+
+@pytest.mark.parametrize("field", Plan._fields)
+def test_a_plan_without_any_one_field_is_refused(field: str) -> None:
+    changed = value()
+    del changed[field]
+    with pytest.raises(ProtocolError, match=f"missing field {field}"):
+        protocol.parse_plan(changed)
+
+
+@pytest.mark.parametrize("field", Plan._fields)
+@pytest.mark.parametrize("wrong", [None, 1.5, {"a": 1}, [[[1]]], -1], ids=str)
+def test_a_plan_with_a_field_of_another_type_is_refused(field: str, wrong: object) -> None:
+    with pytest.raises(ProtocolError, match=r"plan|two mounts"):
+        protocol.parse_plan(value() | {field: wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"approved": True}, "unknown field approved"),
+        ({"network": "enabled"}, "plan.network"),
+        ({"network": "none"}, "plan.network"),
+        ({"namespaces": ["user", "mnt", "pid", "ipc", "uts"]}, "missing namespace net"),
+        ({"namespaces": ["user", "mnt", "pid", "net", "ipc", "uts", "time"]}, "plan.namespaces"),
+        ({"mounts": []}, "missing mount"),
+        ({"workspace": "/work/../etc"}, "plan.workspace"),
+        ({"workspace": "/work//space"}, "plan.workspace"),
+        ({"workspace": "/other"}, "exactly one workspace"),
+        ({"protect": ["../x"]}, "plan.protect"),
+        ({"protect": ["/etc"]}, "plan.protect"),
+        ({"protect": ["a\0b"]}, "plan.protect"),
+        ({"uid": True}, "plan.uid"),
+        ({"uid": 2**32}, "plan.uid"),
+        ({"home": "/home/agent"}, "plan.home"),
+        ({"mode": "plain"}, "plan"),
+        ({"env": [["A=B", "c"]]}, "plan.env"),
+        ({"env": [["", "c"]]}, "plan.env"),
+    ],
+    ids=str,
+)
+def test_a_plan_that_promises_less_or_more_is_refused(change: dict[str, Any], what: str) -> None:
+    with pytest.raises(ProtocolError, match=what):
+        protocol.parse_plan(value() | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"kind": "writable"}, "kind"),
+        ({"target": "/"}, "helper's own"),
+        ({"target": "/proc/sys"}, "helper's own"),
+        ({"target": "/dev/pts"}, "helper's own"),
+        ({"target": "/tmp"}, "one target"),
+        ({"target": "etc"}, "target"),
+        ({"source": ""}, "source"),
+        ({"mode": 0o20000}, "mode"),
+        ({"extra": 1}, "unknown field extra"),
+    ],
+    ids=str,
+)
+def test_a_mount_that_cannot_be_is_refused(change: dict[str, Any], what: str) -> None:
+    changed = value()
+    place = next(n for n, mount in enumerate(changed["mounts"]) if mount["target"] == "/etc/ssl")
+    changed["mounts"][place] |= change
+    with pytest.raises(ProtocolError, match=what):
+        protocol.parse_plan(changed)
+
+
+@pytest.mark.parametrize("target", ["/usr", "/tmp", "/dev/shm", "/work/space"])
+def test_a_plan_without_a_mount_that_every_sandbox_has_is_refused(target: str) -> None:
+    changed = value()
+    changed["mounts"] = [mount for mount in changed["mounts"] if mount["target"] != target]
+    with pytest.raises(ProtocolError, match=r"missing mount|top of a private"):
+        protocol.parse_plan(changed)
+
+
+@given(
+    argv=st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\0", b"")), min_size=1, max_size=6),
+    tty=st.none() | st.tuples(st.integers(1, 1000), st.integers(1, 1000)),
+)
+def test_a_request_comes_back_equal(argv: list[bytes], tty: tuple[int, int] | None) -> None:
+    run = Run(7, "plan", (b"program", *argv), tty, "exec")
+    operation, number, fields, raw = protocol.split_request(protocol.run_request(run))
+    assert (operation, number) == ("run", 7)
+    assert protocol.parse_run(fields, raw) == run
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_request_are_refused(message: bytes) -> None:
+    try:
+        operation, _, fields, argv = protocol.split_request(message)
+        if operation == "run":
+            protocol.parse_run(fields, argv)
+        elif operation == "plan":
+            protocol.parse_laid_plan(fields)
+    except ProtocolError:
+        return
+    raise AssertionError(f"taken for a request: {message!r}")
+
+
+@pytest.mark.parametrize("argv", [b"", b"\0", b"no end", b"a\0b"])
+def test_a_run_without_a_whole_argv_is_refused(argv: bytes) -> None:
+    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": "exec"}
+    with pytest.raises(ProtocolError, match=r"run\.argv"):
+        protocol.parse_run(head, argv)
+
+
+def test_a_request_beyond_the_bound_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ProtocolError, match="more than"):
+        protocol.run_request(Run(1, "p", (b"x" * protocol.MAX_MESSAGE_BYTES,), None, "exec"))
+    with pytest.raises(ProtocolError, match="NUL"):
+        protocol.run_request(Run(1, "p", (b"a\0b",), None, "exec"))
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_failure_comes_back_equal(errno: str, path: str, message: str) -> None:
+    failure = Failure("mounts", errno.replace("\0", ""), path.replace("\0", ""), message.replace("\0", ""))
+    line = protocol.encode(protocol.failure_value(failure))
+    assert protocol.parse_failure(protocol.parse_object(line, "report")["failed"]) == failure
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{}", b'{"code":1,"signal":9,"cpu_ms":0}', b'{"code":null,"signal":null,"cpu_ms":0}',
+     b'{"code":256,"signal":null,"cpu_ms":0}', b'{"code":0,"signal":null}',
+     b'{"code":0,"signal":null,"cpu_ms":0,"x":1}'],
+)  # fmt: skip
+def test_a_status_that_lies_is_refused(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        protocol.parse_command_end(line)
+
+
+def test_a_status_is_a_code_or_a_signal() -> None:
+    line = protocol.encode({"code": None, "signal": 9, "cpu_ms": 12})
+    assert protocol.parse_command_end(line) == CommandEnd(None, 9, 12)
+
+
+def test_one_command_comes_back_equal() -> None:
+    once = Once(plan(), ("a", "ü", "\udcff"), (24, 80))
+    assert protocol.parse_once(protocol.once_value(once)) == once
+    for wrong in (b"{}", b"[", protocol.once_value(Once(plan(), (), None))):
+        with pytest.raises(ProtocolError):
+            protocol.parse_once(wrong)
