@@ -139,8 +139,16 @@ async def replay(operation: Operation) -> PatchAnswer:
             changes=ending.changes,
             warnings=ending.warnings or None,
         )
-    if ending.status == "unknown" or ending.error is None:
+    if operation.finished_at is None:
         raise in_doubt(operation.operation_id, ending.status)
+    if ending.error is None:
+        raise ToolError(
+            Code.RUNNER_UNAVAILABLE,
+            f"whether operation {operation.operation_id} was applied could not be proved and stays unknown: read the "
+            "files, and send what is missing under a new key",
+            details={"status": ending.status, "replayed": True},
+            operation_id=operation.operation_id,
+        )
     reason = ending.error.details.get("reason")
     raise ToolError(
         Code(ending.error.code),

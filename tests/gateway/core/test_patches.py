@@ -303,7 +303,9 @@ async def test_a_lost_patch_is_unknown_until_death_and_journal_prove_its_end(
             assert (replayed.status, replayed.changes, replayed.replayed) == ("applied", (CHANGE,), True)
         else:
             code = Code.RUNNER_UNAVAILABLE if ends_as == "unknown" else Code.FILE_OPERATION_FAILED
-            await c.refused(c.application.apply_patch("demo", PATCH, operation_key="k"), code)
+            told = await c.refused(c.application.apply_patch("demo", PATCH, operation_key="k"), code)
+            assert (told.operation_id, told.details["status"]) == (operation_id, found.status)
+            assert told.details["replayed"] is True
         assert second.count("apply_patch") == 0
 
 
