@@ -19,7 +19,7 @@ from runner.api import FindFiles, FindPage, FoundPath
 
 MAX_ENTRIES = 500_000
 """Directory entries that one page looks at: about a second's work."""
-DEADLINE_S = 10.0
+DEADLINE_S = 3.0
 """For the walk of one page, where the disk is slow. What is found by then is given, with a cursor."""
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Paths in one page. JSON may write six bytes for one, so this stays below the frame's bound."""

@@ -17,6 +17,8 @@ _CHUNK_BYTES = 256 * 1024
 _ATTEMPTS = 3
 """How often a file that changes under a read is read again. Then the answer is what the last pass saw: its version is
 the hash of exactly those bytes, so a patch that names it cannot pass unless the disk still holds them."""
+_RETRY_BYTES = 64 * 1024 * 1024
+"""Larger files are read once: a second pass costs more than it is likely to mend."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def read_content(fd: int, request: ReadFile, path: str) -> FileContent:
     first = request.offset or 1
     seen = _read_pass(fd, first, request.limit)
     for _ in range(_ATTEMPTS - 1):
-        if seen.steady:
+        if seen.steady or seen.size > _RETRY_BYTES:
             break
         seen = _read_pass(fd, first, request.limit)
     shown = cut(seen.kept, READ_LIMIT_BYTES, whole_lines=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
+import threading
 
 import pytest
 
@@ -60,3 +62,39 @@ def test_a_reader_that_checks_first_and_opens_then_does_leak(files: Files) -> No
             if leaks:
                 break
     assert leaks
+
+
+@pytest.mark.covers("FS-4", "FS-5")
+def test_what_stays_is_found_exactly_once_while_all_around_it_comes_and_goes(files: Files) -> None:
+    stable = [f"{folder}/s{number}" for folder in ("a", "a/b", "m", "z/y") for number in range(10)]
+    for path in stable:
+        files.put(path)
+    done = threading.Event()
+
+    def churn() -> None:
+        for number in itertools.count():
+            folder = files.root / ("a", "m/new", "z", "a/b")[number % 4]
+            folder.mkdir(exist_ok=True)
+            (folder / f"t{number % 7}").touch()
+            (folder / f"t{(number + 3) % 7}").unlink(missing_ok=True)
+            if number % 5 == 0:
+                shutil.rmtree(files.root / "m/new", ignore_errors=True)
+            if done.is_set():
+                return
+
+    churner = threading.Thread(target=churn)
+    churner.start()
+    try:
+        for _ in range(30):
+            found: list[str] = []
+            cursor = None
+            while True:
+                page = files.find("**/s*", limit=7, cursor=cursor)
+                found += [match.path for match in page.matches]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert found == sorted(stable)
+    finally:
+        done.set()
+        churner.join(10)
