@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import termios
 import tty
 from typing import NamedTuple
@@ -50,6 +51,8 @@ def run(plan_fd: int) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     try:
         once = protocol.parse_once(_read_all(plan_fd))
+        if once.tty is not None:
+            once = once._replace(tty=_outer_size() or once.tty)
         start = _start(once)
         master = _read_report(start.report)
     except ProtocolError as error:
@@ -167,6 +170,15 @@ def _bridge(master: int, pidfd: int) -> None:
         if saved is not None:
             termios.tcsetattr(0, termios.TCSAFLUSH, saved)
         os.close(master)
+
+
+def _outer_size() -> tuple[int, int] | None:
+    """Rows and columns of the terminal on standard input, before the command can ask for them."""
+    try:
+        rows, columns, _, _ = struct.unpack("4H", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
+    except OSError:
+        return None
+    return (rows, columns) if rows and columns else None
 
 
 def _copy_size(master: int) -> None:

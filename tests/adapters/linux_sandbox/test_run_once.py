@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import ptyprocess
@@ -112,17 +113,19 @@ async def test_a_killed_program_takes_the_command_along(launcher: LinuxSandboxLa
 async def test_a_terminal_is_bridged_with_its_size(launcher: LinuxSandboxLauncher, workspace: str) -> None:
     script = "tty; stty size; read line; echo got $line; stty size; exit 4"
     command = await prepare(launcher, terms(workspace), ["/bin/sh", "-c", script], (24, 80))
-    # The command's real size is the outer terminal's, which the program copies.
     ended = await asyncio.to_thread(talk, command)
     assert ended == 4
 
 
 def talk(command: OneCommand) -> int:
     program = ptyprocess.PtyProcess.spawn(list(command.argv), env={}, pass_fds=(command.plan_fd,), dimensions=(30, 90))
+    # A thread that waits for ever would outlive the test's own bound.
+    bound = threading.Timer(BOUND_S, program.terminate, (True,))
+    bound.start()
     seen = b""
-    while b"30 90\r\n" not in seen:
+    while seen.count(b"\r\n") < 2:
         seen += program.read()
-    assert seen.startswith(b"/dev/pts/0\r\n")
+    assert seen == b"/dev/pts/0\r\n30 90\r\n"
     program.setwinsize(40, 100)
     # The program is told by a signal and copies the size at once; the line follows through the same terminal.
     program.kill(signal.SIGWINCH)
@@ -133,6 +136,7 @@ def talk(command: OneCommand) -> int:
     except EOFError:
         pass
     assert b"got hello\r\n" in seen
+    bound.cancel()
     program.wait()
     program.close()
     command.close()
