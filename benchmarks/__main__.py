@@ -19,7 +19,7 @@ def programs() -> dict[str, ModuleType]:
     for module in pkgutil.iter_modules(benchmarks.__path__):
         if module.name not in ("__main__", "measure"):
             loaded = importlib.import_module(f"benchmarks.{module.name}")
-            if hasattr(loaded, "measure"):
+            if hasattr(loaded, "measure") and hasattr(loaded, "TITLE"):
                 found[module.name] = loaded
     return found
 
@@ -36,6 +36,7 @@ def main() -> int:
     print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     options = Options(quick=arguments.quick)
     for name in arguments.names or available:
+        print(f"\n{name}: {available[name].TITLE}")
         tables = asyncio.run(available[name].measure(options))
         for table in tables:
             print(f"\n{render(table)}")
