@@ -28,10 +28,8 @@ class InputWriter:
     a character count as written at once and follow by themselves as soon as there is room.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, fd: int, *, is_terminal: bool, bound_s: float = WRITE_BOUND_S
-    ) -> None:
-        self._loop, self._fd, self._is_terminal, self._bound_s = loop, fd, is_terminal, bound_s
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, *, bound_s: float = WRITE_BOUND_S) -> None:
+        self._loop, self._fd, self._bound_s = loop, fd, bound_s
         self._lock = asyncio.Lock()
         self._rest = b""
         self._room: asyncio.Future[None] | None = None

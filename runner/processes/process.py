@@ -91,7 +91,7 @@ class Process:
         self._pump = OutputPump(self._loop, managed.output_fd, self._ring, self._scratch, self._wake)
         self._pump.start()
         if managed.stdin_fd is not None:
-            self._input = InputWriter(self._loop, managed.stdin_fd, is_terminal=self.tty)
+            self._input = InputWriter(self._loop, managed.stdin_fd)
         if self._timeout_s:
             self._timers.append(self._loop.call_later(self._timeout_s, self._end, Cause.TIMEOUT))
         self._supervisor = self._loop.create_task(self._supervise(managed), name=f"supervise {self.process_id}")

@@ -140,13 +140,6 @@ async def test_the_last_words_on_a_terminal_are_not_lost(rig: Rig) -> None:
         assert output == "".join(f"{n}\r\n" for n in range(1, 501)) + "end\r\n"
 
 
-@pytest.mark.covers("PROC-9")
-async def test_terminate_ends_a_program_that_sits_on_its_terminal(rig: Rig) -> None:
-    process_id = await rig.sh("trap '' HUP TERM INT; echo ready; while :; do sleep 86400; done", tty=True)
-    await rig.until(process_id, "ready")
-    assert (await rig.terminate(process_id)).termination == "terminated"
-
-
 @pytest.mark.covers("PROC-5")
 async def test_resize_without_a_terminal_or_after_the_end_is_refused(rig: Rig) -> None:
     pipes = await rig.start("/bin/cat")

@@ -98,7 +98,7 @@ async def test_an_unknown_handle_is_not_found(rig: Rig, method: str) -> None:
 
 @pytest.mark.covers("PROC-7")
 async def test_terminate_workspace_ends_its_commands_alone_and_returns_when_they_are_dead(rig: Rig) -> None:
-    mine = [await rig.start("/bin/cat"), await rig.sh("trap '' TERM; echo ready; while :; do sleep 86400; done")]
+    mine = [await rig.start("/bin/cat"), await rig.sh("trap 'exit 3' TERM; echo ready; while :; do read x || :; done")]
     await rig.until(mine[1], "ready")
     other = await rig.start("/bin/cat", terms=rig.terms(workspace_id="other"))
     answer = await rig.runner.terminate_workspace(TerminateWorkspace(workspace_id="demo"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from runner.api import CommandExit, ListProcesses
+from runner.api import CommandExit, ListProcesses, TerminateProcess
 from tests.contract.rig import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,11 +48,13 @@ async def test_terminate_lets_the_command_answer_first_and_still_says_terminated
 
 
 @pytest.mark.covers("PROC-9")
-async def test_terminate_kills_what_ignores_it(rig: Rig) -> None:
-    process_id = await rig.sh("trap '' TERM HUP INT; echo ready; while :; do sleep 86400; done")
-    await rig.until(process_id, "ready")
-    status = await rig.terminate(process_id)
-    assert (status.termination, status.exit_code) == ("terminated", None)
+async def test_terminate_kills_what_ignores_it_and_what_sits_on_its_terminal(rig: Rig) -> None:
+    stubborn = "trap '' TERM HUP INT; echo ready; while :; do sleep 86400; done"
+    ids = [await rig.sh(stubborn), await rig.sh(stubborn, tty=True)]
+    for process_id in ids:
+        await rig.until(process_id, "ready")
+    for status in await asyncio.gather(*(rig.terminate(process_id) for process_id in ids)):
+        assert (status.termination, status.exit_code) == ("terminated", None)
 
 
 @pytest.mark.covers("PROC-9")
@@ -62,8 +66,6 @@ async def test_terminate_ends_a_stopped_command(rig: Rig) -> None:
 
 @pytest.mark.covers("PROC-9")
 async def test_terminate_is_idempotent_and_harmless_after_the_end(rig: Rig) -> None:
-    from runner.api import TerminateProcess
-
     process_id = await rig.sh("exit 5")
     before = await rig.exited(process_id)
     answer = await rig.runner.terminate_process(TerminateProcess(process_id=process_id))
@@ -72,17 +74,16 @@ async def test_terminate_is_idempotent_and_harmless_after_the_end(rig: Rig) -> N
 
 
 @pytest.mark.covers("PROC-9", "PROC-3")
-async def test_the_timeout_ends_a_command_and_names_itself(rig: Rig) -> None:
-    process_id = await rig.sh("echo before; sleep 86400", terms=rig.terms(timeout_s=1))
-    status = await rig.exited(process_id)
-    assert (status.termination, status.limit, status.exit_code) == ("timeout", "timeout_s", None)
-    assert await rig.output(process_id) == "before\n"
-
-
-@pytest.mark.covers("PROC-9")
-async def test_the_timeout_ends_a_stopped_command(rig: Rig) -> None:
-    process_id = await rig.sh("kill -STOP $$", terms=rig.terms(timeout_s=1))
-    assert (await rig.exited(process_id)).termination == "timeout"
+async def test_the_timeout_ends_a_command_and_names_itself_even_where_the_command_is_stopped(rig: Rig) -> None:
+    terms = rig.terms(timeout_s=1)
+    ids = [
+        await rig.sh("echo before; sleep 86400", terms=terms),
+        await rig.sh("echo before; kill -STOP $$", terms=terms),
+    ]
+    for process_id in ids:
+        status = await rig.exited(process_id)
+        assert (status.termination, status.limit, status.exit_code) == ("timeout", "timeout_s", None)
+        assert await rig.output(process_id) == "before\n"
 
 
 @pytest.mark.covers("PROC-3")
