@@ -167,7 +167,8 @@ def command_line(parts: Parts) -> typer.Typer:
     ) -> int:
         """Run one command in a workspace's sandbox, without an appliance.
 
-        The exit status is the command's: 128+N where signal N ended it.
+        Write -- before it: codespace exec demo -- ls -l. It has no time limit: ^C ends it. The exit status is the
+        command's, 128+N where signal N ended it.
         """
         from gateway.cli.exec import exec_once
 
