@@ -94,6 +94,9 @@ def declare(found: dict[str, Any]) -> dict[str, Any]:
     for name in ("lib32", "lib64", "libx32"):
         found["top"][name] = {ANY_OF: ["link", "directory", "nothing"]}
     for role in ("command", "init"):
+        if "runner" in found[role]["identity"]["Uid"]:
+            # An ordinary user cannot drop them once setgroups is denied.
+            found[role]["identity"]["Groups"] = {ANY_OF: ["none", "the runner's"]}
         found[role]["confinement"]["control group"] = {ANY_OF: ["own", "runner"]}
     if isinstance(found["init"]["descriptors"], dict):
         # The liveness pipe has a name where a gateway made it.

@@ -33,8 +33,11 @@ class Identity:
     uid: int | None
 
     def popen_arguments(self) -> dict[str, Any]:
-        """Nothing supplementary either: a group would stay in force in the sandbox."""
-        return {} if self.uid is None else {"user": self.uid, "group": self.uid, "extra_groups": []}
+        """An ordinary user gets no supplementary group, since it would stay in force in the sandbox; root gets two,
+        which must not."""
+        if self.uid is not None:
+            return {"user": self.uid, "group": self.uid, "extra_groups": []}
+        return {"extra_groups": [4, 6]} if os.geteuid() == 0 else {}
 
     def own(self, path: Path) -> None:
         if self.uid is not None:

@@ -87,7 +87,9 @@ class Observer:
         record: dict[str, Any] = {}
         for field in ("Uid", "Gid"):
             record[field] = sorted({self.role(number, field) for number in status[field].split()})
-        record["Groups"] = status["Groups"].split()
+        groups = status["Groups"].split()
+        as_runner = groups == status_of(self.runner)["Groups"].split()
+        record["Groups"] = "none" if not groups else "the runner's" if as_runner else groups
         for name in ("uid_map", "gid_map"):
             lines = [line.split() for line in text_of(pid, name).splitlines()]
             own = status["Uid" if name == "uid_map" else "Gid"].split()[0]
