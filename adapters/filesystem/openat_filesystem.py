@@ -33,8 +33,8 @@ class OpenatFileSystem:
         """The file's text (base64 where it is not UTF-8), its size, and the version of the whole of it.
 
         A file that changes meanwhile is read again, up to three times if it is small; content, size and version always
-        come from one pass over one inode. Safe to repeat. Raises `RunnerError`: PATH_ESCAPE, INVALID_ARGUMENT, FILE_NOT_FOUND,
-        PATH_NOT_DIRECTORY, SYMLINK_REJECTED, SPECIAL_FILE_REJECTED, FILE_OPERATION_FAILED.
+        come from one pass over one inode. Safe to repeat. Raises `RunnerError`: PATH_ESCAPE, INVALID_ARGUMENT,
+        FILE_NOT_FOUND, PATH_NOT_DIRECTORY, SYMLINK_REJECTED, SPECIAL_FILE_REJECTED, FILE_OPERATION_FAILED.
         """
         components = parse_path(request.path)
         path = "/".join(components) or "."
