@@ -20,7 +20,7 @@ from runner import api, ports
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "check_boundaries.py"
-COPIED = ("gateway", "runner", "sandbox_helper", "adapters", "requirements", "pyproject.toml")
+COPIED = ("gateway", "runner", "sandbox_helper", "adapters", "requirements", "pyproject.toml", "tests/data/v4a")
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:
@@ -39,10 +39,6 @@ def clean_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, root / name)
-    # So that the rule about the pin has something to hold, whatever the tree has.
-    (root / "adapters" / "v4a" / "engine_is_here.py").write_text("")
-    if not (root / "adapters" / "v4a" / "UPSTREAM").exists():
-        (root / "adapters" / "v4a" / "UPSTREAM").write_text("upstream 1.2.3\n")
     result = check(root)
     assert result.returncode == 0, result.stdout + result.stderr
     return root
@@ -86,7 +82,7 @@ PLANTED = [
     ("image/requirements.txt", "openai==1.0\n", "model-sdk"),
     ("requirements/extra.txt", "left-pad==1.0\n", "manifest"),
     ("package.json", "{}\n", "manifest"),
-    ("adapters/v4a/UPSTREAM", "no version here\n", "v4a-pin"),
+    ("adapters/v4a/UPSTREAM", 'version = "newest"\n', "v4a-pin"),
 ]
 
 
@@ -125,29 +121,27 @@ def test_a_declared_package_that_is_not_allowed_is_found(clean_copy: Path) -> No
 
 
 @pytest.mark.covers("BND-2")
-def test_a_comparison_recorded_with_another_upstream_is_found(clean_copy: Path) -> None:
-    recorded = clean_copy / "tests" / "parity" / "recorded.json"
-    recorded.parent.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        ("tests/data/v4a/parity.json", '{"version": "0.0.1"}', "v4a-pin: recorded with 0.0.1"),
+        ("tests/data/v4a/parity.json", None, "v4a-pin: missing"),
+        ("adapters/v4a/UPSTREAM", None, "v4a-pin: missing"),
+    ],
+)
+def test_a_pin_that_is_missing_or_not_what_was_compared_is_found(
+    clean_copy: Path, path: str, text: str | None, complaint: str
+) -> None:
+    before = (clean_copy / path).read_bytes()
+    (clean_copy / path).unlink()
     try:
-        recorded.write_text('{"upstream_version": "0.0.1"}')
+        if text is not None:
+            (clean_copy / path).write_text(text)
         result = check(clean_copy)
     finally:
-        shutil.rmtree(clean_copy / "tests")
+        (clean_copy / path).write_bytes(before)
     assert result.returncode == 1
-    assert "tests/parity/recorded.json:0: v4a-pin: recorded with 0.0.1" in result.stdout
-
-
-@pytest.mark.covers("BND-2")
-def test_an_engine_without_a_pin_is_found(clean_copy: Path) -> None:
-    pin = clean_copy / "adapters" / "v4a" / "UPSTREAM"
-    before = pin.read_bytes()
-    pin.unlink()
-    try:
-        result = check(clean_copy)
-    finally:
-        pin.write_bytes(before)
-    assert result.returncode == 1
-    assert "adapters/v4a/UPSTREAM:0: v4a-pin: missing" in result.stdout
+    assert f"{path}:0: {complaint}" in result.stdout
 
 
 def test_a_tree_that_cannot_be_read_is_an_error_and_not_a_pass(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ Exit status: 0 nothing found, 1 findings (one line each: place, rule, what, reme
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -249,26 +250,24 @@ class Checker:
                         )
 
     def check_pin(self) -> Iterator[Finding]:
-        """The V4A engine names the upstream version it was compared with, as every recorded comparison does."""
+        """The V4A engine names the upstream version it was compared with; the recorded comparison names the same."""
         if not any(path.parts[-3:-1] == ("adapters", "v4a") and path.name != "__init__.py" for path in self.python):
             return
-        pin = self.root / self.pin["file"]
+        pin, recorded = self.root / self.pin["file"], self.root / self.pin["recorded"]
         if not pin.is_file():
             yield Finding(self.pin["file"], 0, "v4a-pin", "missing: record the upstream version that was compared")
             return
-        version = re.search(r"\b\d+\.\d+\.\d+\b", pin.read_text(encoding="utf-8"))
+        version = re.search(r'(?m)^version = "(\d+\.\d+\.\d+)"$', pin.read_text(encoding="utf-8"))
         if version is None:
-            yield Finding(self.pin["file"], 0, "v4a-pin", "names no version x.y.z: record the one that was compared")
-            return
-        for path in self.files:
-            relative = path.relative_to(self.root).as_posix()
-            if not relative.startswith(self.pin["recorded"] + "/") or path.suffix != ".json":
-                continue
-            named = re.search(r'"upstream_version":\s*"([^"]*)"', path.read_text(encoding="utf-8"))
-            if named and named[1] != version[0]:
-                yield Finding(
-                    relative, 0, "v4a-pin", f"recorded with {named[1]}, pinned is {version[0]}: record it anew"
-                )
+            message = 'has no line version = "x.y.z": record the one that was compared'
+            yield Finding(self.pin["file"], 0, "v4a-pin", message)
+        elif not recorded.is_file():
+            yield Finding(self.pin["recorded"], 0, "v4a-pin", "missing: record a comparison with make parity")
+        else:
+            named = json.loads(recorded.read_text(encoding="utf-8")).get("version")
+            if named != version[1]:
+                message = f"recorded with {named}, pinned is {version[1]}: record it anew"
+                yield Finding(self.pin["recorded"], 0, "v4a-pin", message)
 
 
 def main(arguments: list[str]) -> int:
@@ -278,7 +277,7 @@ def main(arguments: list[str]) -> int:
     try:
         checker = Checker(root, tomllib.loads((here / "allowed_dependencies.toml").read_text(encoding="utf-8")))
         findings = checker.run()
-    except (OSError, KeyError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, KeyError, ValueError) as error:
         print(f"error: boundaries not checked: {root}: {error!r}: mend the file it names", file=sys.stderr)
         return 2
     for finding in findings:
