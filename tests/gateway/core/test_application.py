@@ -260,6 +260,31 @@ async def test_handles_are_those_of_this_gateway_and_no_others(tmp_path: Path) -
                     await c.refused(call, code)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_call_on_a_handle_that_is_being_started_waits_for_what_becomes_of_it(
+    tmp_path: Path, fails: bool
+) -> None:
+    async with core(tmp_path) as c:
+        c.runner.hold["start_process"] = asyncio.Event()
+        if fails:
+            c.runner.answers["start_process"] = RunnerError(ErrorCode.PROCESS_SPAWN_FAILED, "no")
+        start = asyncio.create_task(c.application.exec_command("demo", ("true",)))
+        await soon(c.runner.asked_for("start_process").wait())
+        process_id = c.runner.requests[-1][1].process_id  # type: ignore[attr-defined]
+        query = c.application.process_status(api.QueryProcess(process_id=process_id))
+        call = asyncio.create_task(query)
+        await asyncio.wait({call}, timeout=0)
+        assert c.runner.count("process_status") == 0
+        c.runner.hold["start_process"].set()
+        if fails:
+            await c.refused(start, Code.PROCESS_SPAWN_FAILED)
+            await c.refused(call, Code.PROCESS_NOT_FOUND)
+            assert c.runner.count("process_status") == 0
+        else:
+            await soon(start)
+            assert (await soon(call)).state == "running"
+
+
 async def test_a_handle_that_the_runner_has_evicted_is_forgotten(tmp_path: Path) -> None:
     async with core(tmp_path) as c:
         process_id, _ = await c.exec()
@@ -374,6 +399,7 @@ async def test_a_reload_counts_for_later_calls_and_running_commands_keep_their_t
         process_id, _ = await c.exec()
         c.write({"demo": {}, "new": WRITE})
         await soon(c.application.reload())
+        lock_directory(str(c.root("other")), "root").release()
         await soon(c.application.write_stdin(api.WriteStdin(process_id=process_id, data="x")))
         assert c.runner.count("terminate_process") == 0
         await c.refused(c.application.exec_command("demo", ("true",)), Code.UNAUTHORIZED)
@@ -381,7 +407,6 @@ async def test_a_reload_counts_for_later_calls_and_running_commands_keep_their_t
         assert await c.is_free("new")
         info = await soon(c.application.workspace_info("demo"))
         assert info.profile == "read-only"
-        lock_directory(str(c.root("other")), "root").release()
 
 
 @pytest.mark.covers("LEASE-2")

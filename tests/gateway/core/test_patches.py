@@ -344,6 +344,31 @@ async def test_a_recovery_that_fails_is_tried_again_and_the_workspace_waits(
         assert (await soon(c.application.readiness())).ready
 
 
+@pytest.mark.covers("OP-4", "LEASE-2")
+async def test_a_recovery_whose_runner_is_lost_waits_for_the_proof_that_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(recovery, "LAST_RETRY_S", 0.01)
+    async with core(tmp_path) as c:
+        first = c.runner
+        first.answers["apply_patch"] = RunnerError(ErrorCode.INTERNAL, "?", details={"status": "unknown"})
+        first.answers["recover_patches"] = RunnerLost("cut while it recovered")
+        error = await c.refused(c.application.apply_patch("demo", PATCH), Code.RUNNER_UNAVAILABLE)
+        assert error.operation_id is not None
+        await soon(first.asked_for("recover_patches").wait())
+        lost = c.link.lose()
+        second = FakeRunner("run-2")
+        second.answers["recover_patches"] = recovered(error.operation_id, "applied")
+        c.link.up(second)
+        for _ in range(5):  # the other workspace goes on, and every turn gives recovery the chance to be wrong
+            assert await c.is_free("other")
+        assert second.count("recover_patches") == 0
+        c.link.prove_dead(lost)
+        await until_free(c)
+        assert (await status(c, error.operation_id)).status == "applied"
+
+
 @pytest.mark.covers("OP-4")
 @pytest.mark.parametrize("fault", [{"status": "unknown"}, {"error_id": "err_1"}])
 async def test_a_runner_that_lives_and_does_not_know_is_asked_for_its_journal(
