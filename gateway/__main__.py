@@ -60,50 +60,29 @@ class Joined:
         """What the real helper found, with a launcher of its own."""
         import asyncio
 
-        from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+        from adapters.linux_sandbox.once import probe
 
-        async def probe() -> IsolationReport:
-            launcher = LinuxSandboxLauncher()
-            try:
-                await launcher.start()
-                return await launcher.report(terms)
-            finally:
-                await launcher.close()
-
-        return asyncio.run(probe())
+        return asyncio.run(probe(terms))
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
         """Raises `OperatorError` where the command was not started."""
         import asyncio
 
         from adapters.linux_sandbox import run_once
-        from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+        from adapters.linux_sandbox.once import prepare_one
         from gateway.cli import terminal
         from gateway.cli.console import Failed
         from runner.api import RunnerError, check_argv
-        from runner.ports import LaunchFailed, SandboxUnavailable
 
         size = _terminal_size() if tty else None
-
-        async def prepare() -> run_once.OneCommand:
-            launcher = LinuxSandboxLauncher()
-            try:
-                await launcher.start()
-                return await run_once.prepare(launcher, workspace.terms(), argv, size)
-            finally:
-                await launcher.close()
-
         try:
             check_argv(tuple(argv))
-            command = asyncio.run(prepare())
+            command = asyncio.run(prepare_one(workspace.terms(), argv, size))
         except RunnerError as error:
-            raise Failed(error.code.value, workspace.workspace_id, error.message) from None
-        except SandboxUnavailable as error:
-            what = f"SANDBOX_UNAVAILABLE ({error.feature}{f', {error.errno}' if error.errno else ''})"
-            raise Failed(what, workspace.workspace_id, error.remedy or error.message) from None
-        except LaunchFailed as error:
-            what = f"PROCESS_SPAWN_FAILED ({error.stage}, {error.errno})"
-            raise Failed(what, workspace.workspace_id, error.remedy or error.message) from None
+            known = [error.details.get(name) for name in ("feature", "stage", "errno")]
+            where = ", ".join(str(part) for part in known if part)
+            what = f"{error.code.value} ({where})" if where else error.code.value
+            raise Failed(what, workspace.workspace_id, error.details.get("remedy") or error.message) from None
         try:
             if size is None:
                 ended = terminal.run_on_pipes(command.argv, (command.plan_fd,), run_once.SET_UP_FAILED)

@@ -96,10 +96,12 @@ class Appliance:
                 http = self._http = HttpApp(self._application, server.sdk, self._metrics)
                 front = self._front = HttpServer()
                 async with http.running():
-                    door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics)
+                    door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics, log=self._log)
                     await front.serve_unix(unix.sock, door, PeerRule(endpoints.allow_uids, self._metrics, self._log))
                     for sock in tcp:
-                        guarded = Door(http, hosts=endpoints.hosts, token=endpoints.token, metrics=self._metrics)
+                        guarded = Door(
+                            http, hosts=endpoints.hosts, token=endpoints.token, metrics=self._metrics, log=self._log
+                        )
                         await front.serve_tcp(sock, guarded)
                     addresses = ["{}:{}".format(*sock.getsockname()[:2]) for sock in tcp]
                     self._log.info("ready", socket=str(unix.path), http=addresses, pid=os.getpid())

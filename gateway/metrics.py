@@ -6,7 +6,7 @@ error codes, reasons), so a caller cannot make new series.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -38,6 +38,8 @@ class Metrics:
         self._audit = Counter(
             "codespace_decisions", "Audit records by kind and outcome.", ("kind", "outcome"), registry=self._registry
         )
+        self._running = Gauge("codespace_running_processes", "Commands that run now.", registry=self._registry)
+        self._ready = Gauge("codespace_ready", "1 while /readyz would answer 200.", registry=self._registry)
         self._children: dict[tuple[str, str], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
@@ -57,6 +59,11 @@ class Metrics:
 
     def audited(self, kind: str, outcome: str) -> None:
         self._audit.labels(kind, outcome).inc()
+
+    def state(self, *, running_processes: int, ready: bool) -> None:
+        """As it is at the moment of a scrape."""
+        self._running.set(running_processes)
+        self._ready.set(ready)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

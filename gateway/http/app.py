@@ -66,4 +66,6 @@ class HttpApp:
         )
 
     async def _metrics_text(self, request: Request) -> Response:
+        readiness = await self._application.readiness()
+        self._metrics.state(running_processes=self._application.running_processes(), ready=readiness.ready)
         return Response(self._metrics.render(), media_type=self._metrics.content_type)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
 
 from gateway.metrics import Metrics
 
@@ -52,11 +53,14 @@ def _without_port(host: str) -> str:
 class Door:
     """`token`: what callers of this listener must show, or None. `close()`: what is still open then gets 503."""
 
-    def __init__(self, inside: ASGIApp, *, hosts: HostNames, token: str | None, metrics: Metrics) -> None:
+    def __init__(
+        self, inside: ASGIApp, *, hosts: HostNames, token: str | None, metrics: Metrics, log: FilteringBoundLogger
+    ) -> None:
         self._inside = inside
         self._hosts = hosts
         self._token = None if token is None else token.encode()
         self._metrics = metrics
+        self._log = log
         self._closing = False
 
     def close(self) -> None:
@@ -69,7 +73,7 @@ class Door:
         refusal = self._refusal(scope)
         if refusal is not None:
             reason, status, text, headers = refusal
-            self._metrics.request_refused(reason)
+            self._note(scope, reason)
             await _answer(send, status, reason, text, headers)
             return
         await self._let_in(scope, receive, send)
@@ -100,6 +104,12 @@ class Door:
             return "size", 413, _TOO_LARGE, [(b"connection", b"close")]
         return None
 
+    def _note(self, scope: Scope, reason: str) -> None:
+        self._metrics.request_refused(reason)
+        client = scope.get("client")
+        peer = "unknown" if client is None else f"{client[0]}:{client[1]}"
+        self._log.warning("request_refused", reason=reason, path=scope["path"][:100], peer=peer)
+
     def _shows_token(self, authorization: bytes | None) -> bool:
         scheme, _, shown = (authorization or b"").partition(b" ")
         assert self._token is not None
@@ -127,7 +137,7 @@ class Door:
         try:
             await self._inside(scope, bounded_receive, watched_send)
         except _BodyTooLarge:
-            self._metrics.request_refused("size")
+            self._note(scope, "size")
             if not started:
                 await _answer(send, 413, "size", _TOO_LARGE, [(b"connection", b"close")])
         except asyncio.CancelledError:

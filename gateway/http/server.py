@@ -24,6 +24,8 @@ from gateway.metrics import Metrics
 
 KEEP_ALIVE_S = 300
 """An idle connection is closed after this; agents pause between calls."""
+MAX_CONNECTIONS = 512
+"""Beyond this a request is answered 503: descriptors are for commands too."""
 REFUSED_LINGER_S = 1.0
 """A refused peer is cut off after this, if it does not hang up by itself."""
 
@@ -116,6 +118,7 @@ class HttpServer:
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
+            limit_concurrency=MAX_CONNECTIONS,
         )
         config.load()
         return config

@@ -183,6 +183,9 @@ class FakeApplication(Application):
         self._called("terminate_process", request)
         return api.ProcessTerminating(process_id=request.process_id, state="running")
 
+    def running_processes(self) -> int:
+        return sum(tool == "exec_command" for tool, _ in self.calls)
+
     async def readiness(self) -> Readiness:
         return self.ready
 

@@ -249,7 +249,10 @@ async def test_the_metrics_count_calls_by_tool_and_code(opened: Endpoints) -> No
         await serving.call("read", {"workspace_id": "demo", "path": "hello.txt"})
         await serving.call("read", {"workspace_id": "demo", "path": "nope"})
         await serving.call("read", {"workspace_id": "demo"})
+        await serving.call("exec_command", {"workspace_id": "demo", "command": ["true"]})
         await serving.request(serving.unix, "GET", "/healthz", headers={"Host": "evil"})
+        refused = serving.events("request_refused")
+        assert [(line["reason"], line["path"]) for line in refused] == [("host", "/healthz")]
         reply = await serving.request(serving.unix, "GET", "/metrics")
         text = reply.body.decode()
     assert reply.headers["content-type"].startswith("text/plain; version=")
@@ -258,3 +261,5 @@ async def test_the_metrics_count_calls_by_tool_and_code(opened: Endpoints) -> No
     assert 'codespace_tool_calls_total{code="INVALID_ARGUMENT",tool="read"} 1.0' in text
     assert 'codespace_tool_seconds_count{tool="read"} 3.0' in text
     assert 'codespace_refused_requests_total{reason="host"} 1.0' in text
+    assert "codespace_running_processes 1.0" in text
+    assert "codespace_ready 1.0" in text

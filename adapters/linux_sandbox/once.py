@@ -1,0 +1,40 @@
+"""One command or one probe for a program that is no runner: a launcher of its own, opened and closed around it.
+
+Refusals come as `runner.api.RunnerError`, as they would from a runner. Refuses to know: terminals, workspaces' ids.
+Joined in `gateway.__main__` for `codespace exec` and `codespace doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.linux_sandbox.run_once import OneCommand, prepare
+from runner.api import ErrorCode, IsolationReport, RunnerError, WorkspaceTerms
+from runner.ports import LaunchFailed, SandboxUnavailable
+
+
+async def probe(terms: WorkspaceTerms | None) -> IsolationReport:
+    """What a command under these terms would get here, as the real helper finds it."""
+    launcher = LinuxSandboxLauncher()
+    try:
+        await launcher.start()
+        return await launcher.report(terms)
+    finally:
+        await launcher.close()
+
+
+async def prepare_one(terms: WorkspaceTerms, argv: Sequence[str], tty_size: tuple[int, int] | None) -> OneCommand:
+    """See `run_once.prepare`. Raises `RunnerError` SANDBOX_UNAVAILABLE or PROCESS_SPAWN_FAILED, leaving nothing."""
+    launcher = LinuxSandboxLauncher()
+    try:
+        await launcher.start()
+        return await prepare(launcher, terms, argv, tty_size)
+    except SandboxUnavailable as error:
+        details = {"feature": error.feature, "errno": error.errno, "remedy": error.remedy}
+        raise RunnerError(ErrorCode.SANDBOX_UNAVAILABLE, error.message, details=details) from error
+    except LaunchFailed as error:
+        details = {"stage": error.stage, "errno": error.errno, "remedy": error.remedy}
+        raise RunnerError(ErrorCode.PROCESS_SPAWN_FAILED, error.message, details=details) from error
+    finally:
+        await launcher.close()
