@@ -63,13 +63,25 @@ def _explain_files(case: Case, mine: Ours, theirs: Upstream) -> str | None:
         one, other = mine.files.get(path), theirs.files.get(path)
         if one == other:
             continue
-        updates = [update for update in _updates(case) if path in (update.path, update.move_to)]
+        updates = _history(case, path)
         before = [case.files.get(update.path, b"") for update in updates]
         name = next((name for name, rule in _FILES.items() if rule(updates, before, one, other)), None)
         if name is None:
             return None
         names.add(name)
     return " + ".join(sorted(names)) or "same"
+
+
+def _history(case: Case, path: str) -> list[UpdateFile]:
+    """The sections that made `path` what it is: those on its name, and on names that it was moved from."""
+    names = {path}
+    sections: list[UpdateFile] = []
+    for update in reversed(_updates(case)):
+        if update.move_to in names:
+            names.add(update.path)
+        if update.path in names or update.move_to in names:
+            sections.append(update)
+    return sections[::-1]
 
 
 def _sections(case: Case) -> Patch:

@@ -249,6 +249,16 @@ async def test_a_megabyte_of_patch_on_ten_megabytes_of_file_fits_the_helper(
     got = await outcome(engine, demo.request(text))
     assert isinstance(got, PatchApplied), got
     assert b"changed 0\n" in demo.files()["a"]
+    # What one large patch left of its memory must not be missing for the next: that helper has ended.
+    big = bytearray(200 * 1024 * 1024)
+    await wait_until(lambda: not helper_pids())
+    pids = set()
+    for _ in range(3):
+        small = demo.request(patch("*** Add File: n"), check_only=True)
+        assert isinstance(await outcome(engine, small), PatchApplied)
+        pids.update(helper_pids())
+    assert len(pids) == 1, "a small patch ends no helper, however much memory we hold ourselves"
+    del big
 
 
 @pytest.mark.covers("PATCH-4")
