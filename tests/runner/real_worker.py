@@ -52,13 +52,13 @@ class Session:
         return self.rig.terms(timeout_s=0)
 
     def helper(self) -> int:
-        """The pid of the worker's sandbox helper."""
-        (pid,) = [pid for pid in self._helpers() if _pid_namespace(pid) == _pid_namespace(os.getpid())]
+        """The pid of the worker's sandbox helper, which leads its session."""
+        (pid,) = [pid for pid in self._helpers() if os.getsid(pid) == pid]
         return pid
 
     def first_process(self) -> int:
         """PID 1 of the one command that runs, as seen from here."""
-        (pid,) = [pid for pid in self._helpers() if _pid_namespace(pid) not in ("", _pid_namespace(os.getpid()))]
+        (pid,) = [pid for pid in self._helpers() if os.getsid(pid) != pid]
         return pid
 
     def command(self) -> int:
@@ -67,16 +67,9 @@ class Session:
         return pid
 
     def _helpers(self) -> list[int]:
-        """The helper, and every PID 1: forked by it, so with its command line, but in namespaces of their own."""
-        return [pid for pid, line in children_of(self.worker.child.pid).items() if "sandbox_helper" in line]
-
-
-def _pid_namespace(pid: int) -> str:
-    """Empty for one that is dead."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""
+        """The helper, and every PID 1: forked by it, so with its command line, and in its session."""
+        children = children_of(self.worker.child.pid).items()
+        return [pid for pid, line in children if "sandbox_helper" in line and not line.startswith("Z")]
 
 
 def _make_fifo(path: str) -> None:
