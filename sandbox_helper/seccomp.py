@@ -16,7 +16,6 @@ import ctypes
 import errno
 import os
 import struct
-import sys
 
 from sandbox_helper.syscall_tables import syscall_numbers
 
@@ -192,7 +191,8 @@ class _SockFprog(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-_NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_MACHINE = os.uname().machine
+_NR_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE)
 _SECCOMP_SET_MODE_FILTER = 1
 
 # PyDLL keeps the interpreter's lock: the caller is a forked child that has no other thread to hand it to.
@@ -212,9 +212,8 @@ def install_filter(program: bytes) -> None:
     if rest or not 0 < length <= MAX_INSTRUCTIONS:
         raise OSError(errno.EINVAL, f"seccomp filter of {len(program)} bytes: no array of struct sock_filter")
     fprog = _SockFprog(length, program)
-    number = _NR_SECCOMP.get(os.uname().machine)
-    if number is None:
-        raise OSError(errno.ENOSYS, f"seccomp: no call number for {os.uname().machine} ({sys.platform})")
-    if _syscall(number, _SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(fprog)) != 0:
+    if _NR_SECCOMP is None:
+        raise OSError(errno.ENOSYS, f"seccomp: no call number for {_MACHINE}")
+    if _syscall(_NR_SECCOMP, _SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(fprog)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"seccomp(SECCOMP_SET_MODE_FILTER): {os.strerror(code)}")

@@ -22,7 +22,7 @@ needs_landlock = [
         reason=f"this kernel has no Landlock: {errno.errorcode.get(SUPPORT.errno or 0)}",
     ),
 ]
-pytestmark = pytest.mark.covers("PATCH-4", "FS-1")
+pytestmark = pytest.mark.covers("PATCH-4")
 
 
 @pytest.fixture
