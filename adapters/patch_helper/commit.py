@@ -20,7 +20,7 @@ from typing import Any
 from adapters.patch_helper.journal import Entry, Intent, Journal, temp_name
 from adapters.patch_helper.recovery import ORDER, Recovery
 from adapters.patch_helper.steps import Steps
-from adapters.patch_helper.tree import Attributes, Tree, failed, split, version_of
+from adapters.patch_helper.tree import Attributes, Tree, attributes_of, failed, split, version_of
 from adapters.v4a.budget import Limits
 from adapters.v4a.engine import ABSENT, Plan, Target
 from adapters.v4a.errors import PatchError
@@ -166,10 +166,14 @@ class Commit:
             status = os.fstat(descriptor)
             if (status.st_uid, status.st_gid) != (kept.uid, kept.gid):
                 os.fchown(descriptor, kept.uid, kept.gid)
-            present = {name: os.getxattr(descriptor, name) for name in os.listxattr(descriptor)} if kept.xattrs else {}
+            present = attributes_of(descriptor)
             for name, value in kept.xattrs.items():
                 if present.get(name) != value:
                     os.setxattr(descriptor, name, value)
+            # A default ACL of the directory is for new files; a security label of the new file is the system's choice.
+            for name in present.keys() - kept.xattrs.keys():
+                if not name.startswith("security."):
+                    os.removexattr(descriptor, name)
             os.fchmod(descriptor, kept.mode)
         except OSError as error:
             raise PatchError(

@@ -30,6 +30,11 @@ class Found:
     version: str | None
 
 
+def _is_original(found: Found, entry: Entry) -> bool:
+    """By inode or by hash: an overlay may number a file anew when it is first renamed."""
+    return found.inode == entry.inode or (found.version == entry.old and entry.old != entry.new)
+
+
 class _Directories:
     """Directories by name: those that the commit held, else as they are found from the root now."""
 
@@ -126,7 +131,7 @@ class Recovery:
                 self._steps.unlink(tree.directory(parent), name)
         elif temp is not None and placed:
             self._steps.exchange(at, entry.temp, at, name)
-        elif temp is not None and temp.inode == entry.inode:
+        elif temp is not None and _is_original(temp, entry):
             obstacles.append(f"{entry.path} was changed by somebody else; its original is {entry.temp} beside it")
             return
         if temp is not None:

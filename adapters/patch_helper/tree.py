@@ -45,6 +45,16 @@ def split(path: str) -> tuple[str, str]:
     return directory, name
 
 
+def attributes_of(descriptor: int) -> dict[str, bytes]:
+    """Extended attributes by name; none where the file system has none. Raises OSError."""
+    try:
+        return {name: os.getxattr(descriptor, name) for name in os.listxattr(descriptor)}
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return {}
+
+
 def version_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
@@ -152,12 +162,9 @@ class Tree:
         try:
             status = os.fstat(descriptor)
             try:
-                names = os.listxattr(descriptor)
-                xattrs = {name: os.getxattr(descriptor, name) for name in names}
+                xattrs = attributes_of(descriptor)
             except OSError as error:
-                if error.errno != errno.EOPNOTSUPP:
-                    failed(path, error)
-                xattrs = {}
+                failed(path, error)
         finally:
             os.close(descriptor)
         kept = Attributes(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_ino, xattrs)

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import struct
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -72,6 +73,30 @@ async def test_an_updated_file_keeps_mode_owner_and_extended_attributes(
     after = (demo.root / "d/b").stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert os.getxattr(demo.root / "d/b", "user.note") == b"kept"
+
+
+def acl(*entries: tuple[int, int, int]) -> bytes:
+    """The kernel's form of an access control list: (tag, permissions, id) each. Source: linux/posix_acl_xattr.h."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@pytest.mark.covers("PATCH-1")
+async def test_an_updated_file_gets_no_access_list_that_it_did_not_have(
+    engine: PatchHelperEngine, demo: Workspace
+) -> None:
+    demo.put("a", "1\n", 0o600)
+    everyone = acl(
+        (1, 7, 0xFFFFFFFF), (2, 7, ORDINARY_UID), (4, 7, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF)
+    )
+    try:
+        os.setxattr(demo.root, "system.posix_acl_default", everyone)
+    except OSError as error:
+        pytest.skip(f"no access control lists in {demo.root}: {error.strerror}")
+    applied(await outcome(engine, demo.request(patch(*update("a", "@@", "-1", "+2"), "*** Add File: n", "+x"))))
+    assert "system.posix_acl_access" not in os.listxattr(demo.root / "a")
+    assert stat.S_IMODE((demo.root / "a").stat().st_mode) == 0o600
+    # The control: a new file gets what its directory gives.
+    assert "system.posix_acl_access" in os.listxattr(demo.root / "n")
 
 
 @pytest.mark.covers("PATCH-1")
