@@ -14,9 +14,9 @@ from typing import NamedTuple
 from sandbox_helper import command, identity, init, limits, network, process_control, protect, seccomp, terminal, verify
 from sandbox_helper import syscalls as sc
 from sandbox_helper.namespaces import NEW_ROOT, PROC_SELF, write_own_map
-from sandbox_helper.protocol import Plan, Run
+from sandbox_helper.protocol import Plan, Run, is_below
 from sandbox_helper.status import Reporter
-from sandbox_helper.tree import EMPTY_FILE, is_below
+from sandbox_helper.tree import EMPTY_FILE
 
 _PROC_MASKED = ("keys", "key-users", "timer_list")
 _PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger")

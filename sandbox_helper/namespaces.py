@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from sandbox_helper import syscalls as sc
+from sandbox_helper.status import at_stage
 
 OLD_ROOT = "/old"
 TREES = "/t"
@@ -65,17 +66,25 @@ def _write(path: str, text: str) -> None:
 
 
 def leave_the_host(privileged: bool) -> None:
-    """Gives the calling process the namespace described above. No import works afterwards. Raises OSError.
+    """Gives the calling process the namespace described above. No import works afterwards. Raises StageFailed.
 
     Mounts made on the host later still arrive below `/old` (slave propagation); nothing travels back.
     """
+    uid, gid = os.geteuid(), os.getegid()
     if privileged:
-        os.setgroups([])
-        sc.unshare(sc.CLONE_NEWNS)
-    else:
-        uid, gid = os.geteuid(), os.getegid()
-        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
-        write_own_map("/proc/self", uid, gid)
+        with at_stage("maps"):
+            # The first step that root without its capabilities fails at.
+            os.setgroups([])
+    with at_stage("namespace"):
+        sc.unshare(sc.CLONE_NEWNS | (0 if privileged else sc.CLONE_NEWUSER))
+    if not privileged:
+        with at_stage("maps"):
+            write_own_map("/proc/self", uid, gid)
+    with at_stage("mounts"):
+        _stand_on_a_small_root()
+
+
+def _stand_on_a_small_root() -> None:
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
     # Any directory serves as the place to stand on; it is uncovered again by the pivot.
     sc.mount("tmpfs", "/usr", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=1m")

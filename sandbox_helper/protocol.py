@@ -219,6 +219,7 @@ def parse_plan(value: Any) -> Plan:
     files = _pairs(item["files"], "plan.files")
     for path, _ in (*links, *files):
         _absolute(path, "plan.links or plan.files")
+    _check_hidden(mounts, links, files)
     env = _pairs(item["env"], "plan.env")
     if any(not name or "=" in name for name, _ in env):
         raise ProtocolError("plan.env", "a name must not be empty or hold =")
@@ -258,6 +259,26 @@ def _check_sandbox(mounts: tuple[Mount, ...], workspace: str, namespaces: tuple[
         raise ProtocolError("plan.mounts", "two mounts have one target")
     if "/" in targets or any(t == p or t.startswith(p + "/") for t in targets for p in ("/proc", "/dev/pts")):
         raise ProtocolError("plan.mounts", "/, /proc and /dev/pts are the helper's own")
+
+
+def is_below(path: str, ancestor: str) -> bool:
+    return path.startswith(ancestor.rstrip("/") + "/")
+
+
+def _check_hidden(
+    mounts: tuple[Mount, ...], links: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...]
+) -> None:
+    """Nothing that is written into the tree lies under a mount, where nobody would see it; no mount goes by a link."""
+    covers = [m.target for m in mounts if m.kind != "copy"]
+    written = [path for path, _ in (*links, *files)] + [m.target for m in mounts if m.kind == "copy"]
+    for path in written:
+        for cover in covers:
+            if path == cover or is_below(path, cover):
+                raise ProtocolError("plan.mounts", f"{cover} would hide {path}")
+    for path, _ in links:
+        for target in (*covers, *written):
+            if is_below(target, path):
+                raise ProtocolError("plan.mounts", f"{target} would go by the link {path}")
 
 
 def plan_value(plan: Plan) -> dict[str, Any]:

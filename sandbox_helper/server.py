@@ -30,7 +30,7 @@ from sandbox_helper.namespaces import (
     write_map_of,
 )
 from sandbox_helper.protocol import Plan, ProtocolError, Run, encode, failure_value
-from sandbox_helper.status import os_failure
+from sandbox_helper.status import StageFailed, os_failure
 from sandbox_helper.tree import Trees
 
 MAX_TREES = 8
@@ -43,7 +43,7 @@ class Server:
     __slots__ = ("_children", "_facts", "_plans", "_socket", "_trees", "mode")
 
     def __init__(self, connection: socket.socket, mode: str, liveness_fd: int | None, fault: str | None) -> None:
-        """Leaves the host's mount namespace, where the mode asks for it. Raises OSError."""
+        """Leaves the host's mount namespace, where the mode asks for it. Raises StageFailed, OSError."""
         self._socket = connection
         self.mode = mode
         self._plans: dict[str, Plan] = {}
@@ -237,8 +237,9 @@ def serve(fd: int, mode: str, liveness_fd: int | None, fault: str | None) -> int
     try:
         server = Server(connection, mode, liveness_fd, fault)
         server.harden()
-    except OSError as error:
-        connection.send(encode(failure_value(os_failure("namespace", error))))
+    except (StageFailed, OSError) as error:
+        failure = error.failure if isinstance(error, StageFailed) else os_failure("namespace", error)
+        connection.send(encode(failure_value(failure)))
         return 1
     server.hello()
     server.serve()

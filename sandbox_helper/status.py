@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sandbox_helper.protocol import STAGES, Failure, encode, failure_value
 
@@ -29,6 +31,23 @@ def os_failure(stage: str, error: OSError) -> Failure:
     number = error.errno or errno.EIO
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     return Failure(stage, errno.errorcode.get(number, str(number)), path, error.strerror or str(error))
+
+
+class StageFailed(Exception):
+    """A step of the helper's own start that failed; `failure` says which."""
+
+    def __init__(self, stage: str, error: OSError) -> None:
+        super().__init__(f"{stage}: {error}")
+        self.failure = os_failure(stage, error)
+
+
+@contextmanager
+def at_stage(stage: str) -> Iterator[None]:
+    """Names the stage of what fails within. Raises StageFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise StageFailed(stage, error) from error
 
 
 class Reporter:

@@ -16,7 +16,7 @@ import stat
 from sandbox_helper import syscalls as sc
 from sandbox_helper.identity import IdMaps
 from sandbox_helper.namespaces import OLD_ROOT, TREES
-from sandbox_helper.protocol import Mount, Plan
+from sandbox_helper.protocol import Mount, Plan, is_below
 
 MAX_COPY_BYTES = 4 * 1024 * 1024
 EMPTY_FILE = "/.empty"
@@ -29,10 +29,6 @@ _DEV_LINKS = (
 _SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 Stamp = tuple[int, int, int, int]
-
-
-def is_below(path: str, ancestor: str) -> bool:
-    return path.startswith(ancestor.rstrip("/") + "/")
 
 
 class Tree:

@@ -192,7 +192,7 @@ class LinuxSandboxLauncher:
     # --- launching --------------------------------------------------------------------------------------------------
     async def launch(self, request: LaunchRequest) -> ManagedProcess:
         """See the port. A cancelled launch ends what it started."""
-        inner = asyncio.create_task(self._launch(request))
+        inner = asyncio.create_task(self._launch_afresh(request))
         try:
             return await asyncio.shield(inner)
         except asyncio.CancelledError:
@@ -203,6 +203,20 @@ class LinuxSandboxLauncher:
                 await process.wait()
                 process.close()
             raise
+
+    async def _launch_afresh(self, request: LaunchRequest) -> SandboxedProcess:
+        """Once more where something of the host's allow-list is gone since it was looked up: nothing has run yet."""
+        facts = self._host
+        try:
+            return await self._launch(request)
+        except LaunchFailed as error:
+            if (error.stage, error.errno) != ("mounts", "ENOENT"):
+                raise
+            self._host = None
+            if await self._facts() == facts:
+                raise
+            self._plans.clear()
+        return await self._launch(request)
 
     async def _launch(self, request: LaunchRequest) -> SandboxedProcess:
         terms = request.terms

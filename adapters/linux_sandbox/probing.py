@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from adapters.linux_sandbox.client import HelperClient
+from adapters.linux_sandbox.host import ROOT_STAND_IN_ID
 from adapters.linux_sandbox.plan import Abilities
 from runner.api import Limits, Protection, WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Failure, Plan
@@ -58,6 +59,10 @@ async def temporary_workspace() -> AsyncIterator[WorkspaceTerms]:
 def _make_workspace() -> str:
     root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-probe-"))
     os.makedirs(f"{root}/.git/hooks")
+    if os.geteuid() == 0:
+        # Whether a file system takes an id map is a matter of each workspace's own, not of the temporary directory's.
+        for path in (root, f"{root}/.git", f"{root}/.git/hooks"):
+            os.chown(path, ROOT_STAND_IN_ID, ROOT_STAND_IN_ID)
     return root
 
 

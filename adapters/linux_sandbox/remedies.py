@@ -34,7 +34,9 @@ IDENTITY = (
 LIMITS = "Delegate a cgroup v2 subtree to this program's user (systemd: Delegate=yes)."
 
 _MAPS = (
-    "The id maps were refused; as root the helper needs CAP_SETUID and CAP_SETGID: run it as an ordinary user instead."
+    "The id maps were refused. As root the helper needs CAP_SETUID, CAP_SETGID and CAP_SYS_ADMIN: run it as an "
+    "ordinary user instead. Ubuntu 24.04: install the AppArmor profile of this program "
+    "(kernel.apparmor_restrict_unprivileged_userns)."
 )
 _PROTECT = (
     "Replace a link at a protected name by a real file or directory, or take the name out of the workspace's `protect`."

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,45 @@ async def test_a_program_of_the_workspace_is_not_taken_for_one_of_the_system(
     await asyncio.to_thread(fake.write_text, "#!/bin/sh\necho fake\n")
     await asyncio.to_thread(fake.chmod, 0o755)
     assert (await shell(launcher, terms(workspace), "env true")).output == ""
+
+
+async def test_more_workspaces_than_laid_out_trees_each_keep_their_own(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    roots = [f"{workspace}/{number}" for number in range(12)]
+    for root in roots:
+        await asyncio.to_thread(os.mkdir, root)
+    for _ in range(2):
+        for root in roots:
+            assert (await shell(launcher, terms(root), "pwd; touch $(basename $PWD)")).output == f"{root}\n"
+    for root in roots:
+        assert await asyncio.to_thread(os.listdir, root) == [os.path.basename(root)]
+
+
+async def test_a_file_of_the_hosts_that_is_gone_or_new_is_looked_up_again(workspace: str) -> None:
+    launcher = LinuxSandboxLauncher()
+    # Outside the private /tmp, which would hide it.
+    place = await asyncio.to_thread(tempfile.mkdtemp, dir="/var/tmp")
+    gone, extra = f"{place}/gone", f"{workspace}/extra"
+    await asyncio.to_thread(Path(gone).touch)
+    await asyncio.to_thread(os.mkdir, f"{place}/beside")
+    await asyncio.to_thread(os.makedirs, f"{extra}/ws")
+    await launcher.start()
+    facts = launcher._host
+    assert facts is not None
+    launcher._host = replace(facts, etc_copied=(*facts.etc_copied, gone))
+    what = terms(f"{extra}/ws", mounts_read_only=(f"{place}/beside",))
+    try:
+        assert (await shell(launcher, what, f"ls {gone}")).output == f"{gone}\n"
+        await asyncio.to_thread(os.unlink, gone)
+        assert (await shell(launcher, what, f"test -e {gone} || echo none")).output == "none\n"
+        # The operator's directory is another one now: the next command sees that.
+        tool = terms(f"{extra}/ws", mounts_read_only=(f"{extra}/tool",))
+        for version in ("1", "2"):
+            await asyncio.to_thread(os.mkdir, f"{extra}/tool")
+            await asyncio.to_thread(Path(extra, "tool", "v").write_text, version)
+            assert (await shell(launcher, tool, f"cat {extra}/tool/v")).output == version
+            await asyncio.to_thread(os.rename, f"{extra}/tool", f"{extra}/old{version}")
+    finally:
+        await launcher.close()
+        await asyncio.to_thread(shutil.rmtree, place)

@@ -89,5 +89,6 @@ async def test_root_without_capabilities_gets_no_sandbox(workspace: str) -> None
     said = await on_a_machine_that("capabilities", workspace)
     assert said["available"] is False
     assert said["launch"] == "SandboxUnavailable"
-    assert said["remedy"]
+    assert said["missing"] == ["user_namespace", "EPERM"]
+    assert "ordinary user" in str(said["remedy"])
     assert await asyncio.to_thread(os.listdir, workspace) == []
