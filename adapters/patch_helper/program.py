@@ -195,6 +195,9 @@ def _answer(workspace: Workspace, request: Mapping[str, Any]) -> dict[str, Any]:
         frames = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         record = {"level": "error", "event": "patch_helper_fault", "error": type(error).__name__, "at": frames}
         print(json.dumps(record), file=sys.stderr, flush=True)
+        if request["method"] == "apply" and not request["check_only"]:
+            # How far it came is in the journal: the engine reads that with a new helper, and answers the truth.
+            raise SystemExit(1) from None
         message = "the patch helper failed by its own fault; the log has the place."
         return {"error": {"code": "INTERNAL", "message": message, "retryable": False, "details": {}}}
 

@@ -1,7 +1,8 @@
 """The patch helper with a fault: `faulty_helper.py PLAN ROOT JOURNAL_DIR PARENT_PID`.
 
-PLAN is a file with a number for each start: the step at which this process kills itself, 0 for never. Each start takes
-one off. The product has no such switch; this is a program of its own around the same code.
+PLAN is a file with a number for each start: the step at which this process kills itself, 0 for never, negative for a
+step at which it fails by an error of its own. Each start takes one off. The product has no such switch; this is a
+program of its own around the same code.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ def main() -> int:
         numbers = file.read().split()
     with open(plan, "w", encoding="ascii") as file:
         file.write("\n".join(numbers[1:]))
-    left = [int(numbers[0]) if numbers else 0]
+    number = int(numbers[0]) if numbers else 0
+    left = [abs(number)]
 
     def kill(_: str) -> None:
         left[0] -= 1
+        if left[0] == 0 and number < 0:
+            raise RuntimeError("a fault of our own")
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 

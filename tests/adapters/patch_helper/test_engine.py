@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -112,6 +113,23 @@ async def test_a_helper_that_dies_during_a_patch_is_answered_by_what_its_journal
         await engine.close()
     assert set(seen) == {"applied", "rolled back"}
     assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.covers("PATCH-5", "PATCH-6")
+async def test_a_fault_of_our_own_during_a_patch_ends_in_the_truth_too(
+    demo: Workspace, engines: list[PatchHelperEngine], capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(demo)
+    before = snapshot(demo.root)
+    engine = faulty(demo, -25, 0)
+    engines.append(engine)
+    got = await outcome(engine, demo.request(CHANGE))
+    assert isinstance(got, RunnerError)
+    assert got.details == {"status": "failed_rolled_back"}
+    assert snapshot(demo.root) == before
+    record = json.loads(capfd.readouterr().err)
+    assert (record["event"], record["error"]) == ("patch_helper_fault", "RuntimeError")
+    assert "fault of our own" not in str(record)
 
 
 @pytest.mark.covers("PATCH-6")
