@@ -6,9 +6,7 @@ Refuses to know: sockets, tokens, tools. `gateway.http.door` stands before it, `
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,7 +15,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.application import Application
+from gateway.http.direct_calls import DirectCalls
 from gateway.http.door import MAX_BODY_BYTES
+from gateway.mcp.server import ToolServer
 from gateway.metrics import Metrics
 
 MAX_SESSIONS = 1024
@@ -27,17 +27,18 @@ SESSION_IDLE_S = 30 * 60
 class HttpApp:
     """ASGI. `running()` must be entered while requests are served: it owns the sessions of the older protocol era."""
 
-    def __init__(self, application: Application, server: Server[Any], metrics: Metrics) -> None:
+    def __init__(self, application: Application, server: ToolServer, metrics: Metrics) -> None:
         self._application = application
         self._metrics = metrics
         # Host, origin and size are checked by the door for every route, so the SDK's own checks of them are off here.
         self._sessions = StreamableHTTPSessionManager(
-            server,
+            server.sdk,
             json_response=True,
             max_request_body_size=MAX_BODY_BYTES,
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=SESSION_IDLE_S,
         )
+        self._mcp = DirectCalls(server, self._sessions.handle_request)
         self._rest = Starlette(
             routes=[
                 Route("/healthz", self._healthz),
@@ -51,7 +52,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/mcp":
-            await self._sessions.handle_request(scope, receive, send)
+            await self._mcp(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import mcp.types as types
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from gateway.application import Application
@@ -30,6 +31,7 @@ INSTRUCTIONS = (
 )
 
 Context = ServerRequestContext[Any, Any]
+P = TypeVar("P")
 
 
 class ToolServer:
@@ -89,31 +91,51 @@ class ToolServer:
         if tool is None:
             known = ", ".join(self._tools)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; the tools are: {known}")
-        with structlog.contextvars.bound_contextvars(peer=self._peer(context), tool=tool.name):
-            return await self._answer(tool, params.arguments)
+        answer = await self._answer(tool, params.arguments, self._peer(context), _as_dict)
+        return failure(answer) if isinstance(answer, ToolError) else success(answer)
 
-    async def _answer(self, tool: Tool[Any], arguments: Mapping[str, Any] | None) -> types.CallToolResult:
+    async def direct(self, name: str, arguments: Mapping[str, Any], peer: str | None) -> str | ToolError:
+        """The call of a transport that packs answers itself: the structured result as compact JSON, or the error.
+
+        Raises `KeyError` where there is no such tool.
+        """
+        return await self._answer(self._tools[name], arguments, peer or self._local_peer, _as_json)
+
+    def has(self, name: str) -> bool:
+        return name in self._tools
+
+    async def _answer(
+        self, tool: Tool[Any], arguments: Mapping[str, Any] | None, peer: str, pack: Callable[[BaseModel], P]
+    ) -> P | ToolError:
         began = time.perf_counter()
         code = "OK"
-        try:
-            answer = await tool.run(self._application, arguments)
-            return success(answer.model_dump(mode="json", exclude_none=True))
-        except ToolError as error:
-            code = error.code.value
-            return failure(error)
-        except Exception:  # noqa: BLE001 - the outermost handler: the caller learns an id, the log has the rest under it
-            wrapped = internal(new_error_id())
-            code = wrapped.code.value
-            self._log.exception("tool_failed", error_id=wrapped.details["error_id"])
-            return failure(wrapped)
-        finally:
-            self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
+        with structlog.contextvars.bound_contextvars(peer=peer, tool=tool.name):
+            try:
+                return pack(await tool.run(self._application, arguments))
+            except ToolError as error:
+                code = error.code.value
+                return error
+            except Exception:  # noqa: BLE001 - the outermost handler: the caller learns an id, the log has the rest
+                wrapped = internal(new_error_id())
+                code = wrapped.code.value
+                self._log.exception("tool_failed", error_id=wrapped.details["error_id"])
+                return wrapped
+            finally:
+                self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
 
     def _peer(self, context: Context) -> str:
         request = context.request
         if isinstance(request, Request) and request.client is not None:
             return f"{request.client.host}:{request.client.port}"
         return self._local_peer
+
+
+def _as_dict(answer: BaseModel) -> dict[str, Any]:
+    return answer.model_dump(mode="json", exclude_none=True)
+
+
+def _as_json(answer: BaseModel) -> str:
+    return answer.model_dump_json(exclude_none=True)
 
 
 def success(structured: dict[str, Any]) -> types.CallToolResult:

@@ -70,7 +70,7 @@ def request(
         connection.close()
 
 
-def modern_call(tool: str, arguments: Mapping[str, Any], request_id: int = 1) -> tuple[bytes, dict[str, str]]:
+def modern_call(tool: str, arguments: Mapping[str, Any], request_id: int | str = 1) -> tuple[bytes, dict[str, str]]:
     """Body and headers of a tools/call of protocol 2026-07-28."""
     meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
     params = {"name": tool, "arguments": dict(arguments), "_meta": meta}
