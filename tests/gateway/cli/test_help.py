@@ -5,29 +5,46 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from gateway.__main__ import Joined
+from gateway.cli.app import command_line
+from gateway.cli.console import run
 
 HELP = Path(__file__).parents[2] / "data" / "help"
 COMMANDS = ("", "serve", "stdio", "connect", "call", "exec", "doctor", "demo", "registry", "registry check")
 
 
-def codespace(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CODESPACE_", "XDG_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=15,
-        env={**kept, "COLUMNS": "100", "TERM": "dumb", **environment},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def codespace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The program in this process: what is asked of it here ends before anything is started."""
+    for name in list(os.environ):
+        if name.startswith(("CODESPACE_", "XDG_")) and name != "CODESPACE_REGOLD":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run_here(*arguments: str, **environment: str) -> Done:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        status = run(command_line(Joined()), arguments)
+        return Done(status, *capsys.readouterr())
+
+    return run_here
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_as_recorded(command: str) -> None:
+def test_help_is_as_recorded(codespace: Callable[..., Done], command: str) -> None:
     """CODESPACE_REGOLD=1 records anew."""
     done = codespace(*command.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -37,7 +54,7 @@ def test_help_is_as_recorded(command: str) -> None:
     assert done.stdout == recorded.read_text()
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_the_version_is_the_package_s(codespace: Callable[..., Done]) -> None:
     done = codespace("--version")
     assert (done.returncode, done.stdout) == (0, "codespace 0.1.0\n")
 
@@ -61,7 +78,9 @@ def test_the_version_is_the_package_s() -> None:
         (("exec", "--registry", "/nope", "w", "--", "true"), "error: registry refused: cannot be opened (ENOENT): "),
     ],
 )
-def test_bad_usage_exits_2_and_says_what_to_do(arguments: tuple[str, ...], said: str) -> None:
+def test_bad_usage_exits_2_and_says_what_to_do(
+    codespace: Callable[..., Done], arguments: tuple[str, ...], said: str
+) -> None:
     done = codespace(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -69,7 +88,7 @@ def test_bad_usage_exits_2_and_says_what_to_do(arguments: tuple[str, ...], said:
     assert errors[0].startswith(said)
 
 
-def test_a_bad_setting_in_the_environment_names_the_variable() -> None:
+def test_a_bad_setting_in_the_environment_names_the_variable(codespace: Callable[..., Done]) -> None:
     done = codespace("serve", CODESPACE_MAX_PROCESSES="many")
     assert done.returncode == 2
     assert "error: bad setting 'many': CODESPACE_MAX_PROCESSES: give a whole number" in done.stderr
