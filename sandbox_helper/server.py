@@ -31,7 +31,7 @@ from sandbox_helper.namespaces import (
 )
 from sandbox_helper.protocol import Plan, ProtocolError, Run, encode, failure_value
 from sandbox_helper.status import StageFailed, os_failure
-from sandbox_helper.tree import Trees
+from sandbox_helper.tree import Trees, tree_key
 
 MAX_TREES = 8
 MAX_PLANS = 256
@@ -46,7 +46,7 @@ class Server:
         """Leaves the host's mount namespace, where the mode asks for it. Raises StageFailed, OSError."""
         self._socket = connection
         self.mode = mode
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, tuple[Plan, str]] = {}
         self._children: list[int] = []
         self._trees: Trees | None = None
         privileged = os.geteuid() == 0
@@ -144,15 +144,15 @@ class Server:
                 raise ProtocolError("plan.mode", f"this helper serves {self.mode}")
             while len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            self._plans[plan_id] = plan
+            self._plans[plan_id] = plan, tree_key(plan)
             return {"id": request_id, "planned": plan_id}, None
         run = protocol.parse_run(value, argv)
-        plan_or_none = self._plans.get(run.plan_id)
-        if plan_or_none is None:
+        known = self._plans.get(run.plan_id)
+        if known is None:
             return {"id": run.id, "unknown_plan": run.plan_id}, None
-        return self._run(plan_or_none, run, given)
+        return self._run(*known, run, given)
 
-    def _run(self, plan: Plan, run: Run, given: list[int]) -> tuple[dict[str, Any], int | None]:
+    def _run(self, plan: Plan, key: str, run: Run, given: list[int]) -> tuple[dict[str, Any], int | None]:
         if len(given) != (3 if run.tty else 6):
             raise ProtocolError("run", f"{len(given)} descriptors came with it")
         report, status, control = given[-3:]
@@ -162,7 +162,7 @@ class Server:
         late: list[tuple[int, str]] = []
         try:
             if self._trees is not None:
-                tree, late = self._trees.get(run.plan_id, plan).open()
+                tree, late = self._trees.get(key, plan).open()
             stage = "namespace"
             pid, pidfd = self._clone(
                 plan, run, Descriptors(stdin, stdout, stderr, report, status, control, None, tree, tuple(late))

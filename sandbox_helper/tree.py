@@ -31,6 +31,11 @@ _SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 Stamp = tuple[int, int, int, int]
 
 
+def tree_key(plan: Plan) -> str:
+    """Equal for plans whose trees are: limits, environment and terminal are no part of a tree. Made once a plan."""
+    return repr((plan.workspace, plan.uid, plan.gid, plan.idmap, plan.mounts, plan.links, plan.files))
+
+
 class Tree:
     """One laid-out plan. `late`: (descriptor of a mounted place, target) of the mounts that the child attaches."""
 
@@ -261,9 +266,12 @@ class Trees:
         self._trees: dict[str, Tree] = {}
         self._count = 0
 
-    def get(self, plan_id: str, plan: Plan) -> Tree:
-        """The tree of a plan, laid out anew where it is missing or what it stands on was replaced. Raises OSError."""
-        tree = self._trees.pop(plan_id, None)
+    def get(self, key: str, plan: Plan) -> Tree:
+        """The tree of a plan with this `tree_key`, laid out anew where it is missing or what it stands on was replaced.
+
+        Raises OSError.
+        """
+        tree = self._trees.pop(key, None)
         if tree is not None and not self._is_current(tree):
             tree.remove()
             tree = None
@@ -272,7 +280,7 @@ class Trees:
                 self._trees.pop(next(iter(self._trees))).remove()
             self._count += 1
             tree = Tree(f"{TREES}/{self._count}", plan, self._host_root, self._id_maps)
-        self._trees[plan_id] = tree
+        self._trees[key] = tree
         return tree
 
     @staticmethod
