@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from runner.api import FileContent, FindFiles, FindPage, GrepFiles, GrepPage, ReadFile
+from runner.api import ErrorCode, FileContent, FindFiles, FindPage, GrepFiles, GrepPage, ReadFile, RunnerError
 from runner.ports import FileSystem
 from runner.watch import WatchHints
 from runner.workspace import Environment, unavailable
@@ -28,6 +28,7 @@ class Files:
     def __init__(self, watch: WatchHints) -> None:
         self._watch = watch
         self._pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="runner-files")
+        self._closed = False
 
     async def read_file(self, environment: Environment, request: ReadFile) -> FileContent:
         content = await self._in_pool(_filesystem(environment).read_file, request)
@@ -48,11 +49,14 @@ class Files:
 
     async def close(self) -> None:
         """Waits for the threads: each request they run is bounded by its adapter. Idempotent."""
+        self._closed = True
         # shutdown() waits for the threads, so it waits on a thread of its own, not on the loop.
         await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
 
     async def _in_pool(self, call: Callable[[_Request], _Result], request: _Request) -> _Result:
         """A cancelled request that still waits for a thread never runs; one that runs is left to its end."""
+        if self._closed:
+            raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the runner is shutting down; nothing was read")
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, request)
 
 

@@ -75,11 +75,24 @@ class InputWriter:
         finally:
             self._lock.release()
 
-    def end_of_file_character(self) -> bytes:
-        """What a terminal takes for the end of its input now: VEOF, twice where it would only flush a line begun.
+    async def write_end_of_file(self) -> None:
+        """On a terminal: its end-of-file character.
 
-        Raises `RunnerError` INVALID_ARGUMENT if the command has disabled it (termios(3)).
+        Raises `RunnerError` INVALID_ARGUMENT, reason `no_eof_character`, if the command has disabled it (termios(3)),
+        and reason `eof_not_written` if there was no room for it within the bound; what was written before stays so.
         """
+        character = self._end_of_file_character()
+        if await self.write(character) < len(character):
+            raise RunnerError(
+                ErrorCode.INVALID_ARGUMENT,
+                "the data is written, but the terminal took no end-of-file character within "
+                f"{self._bound_s:g} s, since nobody reads; send eof again with empty data",
+                retryable=True,
+                details={"argument": "eof", "reason": "eof_not_written"},
+            )
+
+    def _end_of_file_character(self) -> bytes:
+        """VEOF, twice where it would only flush a line begun."""
         attributes = termios.tcgetattr(self._fd)
         character = attributes[6][termios.VEOF]
         if not isinstance(character, bytes) or character == _VDISABLE:

@@ -304,7 +304,7 @@ class Process:
             written = await writer.write(data)
             if written == len(data) and eof and not self.state.is_over:
                 if self.tty:
-                    await writer.write(writer.end_of_file_character())
+                    await writer.write_end_of_file()
                 else:
                     writer.close_after_rest(managed.close_stdin)
         except RunnerError:

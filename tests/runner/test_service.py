@@ -248,6 +248,8 @@ async def test_close_kills_what_ignores_term_and_returns_when_it_is_dead(leak_ch
         assert [(e.process_id, e.termination) for e in rig.events] == [(process_id, "terminated")]
         assert launcher.closed
         assert (await refused(rig.start("/bin/true"))).code is ErrorCode.RUNNER_UNAVAILABLE
+        reading = rig.runner.read_file(ReadFile(workspace=rig.ref(), path="a"))
+        assert (await refused(reading)).code is ErrorCode.RUNNER_UNAVAILABLE
         await rig.runner.close()
 
 
