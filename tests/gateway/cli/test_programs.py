@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from gateway.demo.narrator import DemoFailed, Narrator
+from gateway.demo.project import SUITES
 from tests.gateway.transport.serving import request, short_directory
 from tests.leaks import await_end_of, children_of
 from tests.program import running_program
@@ -317,3 +320,19 @@ def test_the_demo_on_a_small_project_holds_and_is_plain_without_a_terminal(folde
     assert "checks hold" in done.stdout
     assert "\033" not in done.stdout
     assert "✗" not in done.stdout
+
+
+def test_the_suites_that_the_demo_runs_exist(repository: Path) -> None:
+    assert [suite for suite in SUITES if not (repository / suite).exists()] == []
+
+
+def test_a_check_of_the_demo_that_fails_says_what_was_seen() -> None:
+    out = io.StringIO()
+    show = Narrator(out)
+    show.scene("A scene")
+    show.proof("this holds", True)
+    with pytest.raises(DemoFailed, match="that does not: seen instead: 41"):
+        show.proof("that does not", 40 + 1 == 42, 41)
+    assert show.proofs == 1
+    assert "✓ this holds" in out.getvalue()
+    assert "✗ that does not" in out.getvalue()
