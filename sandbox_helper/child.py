@@ -85,8 +85,7 @@ def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter
     self_fd = os.open(PROC_SELF, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     _build(plan, given)
     reporter.enter("protect")
-    if protect.cover(plan.workspace, plan.protect):
-        reporter.note_placeholders()
+    reporter.note_covers(protect.cover(plan.workspace, plan.protect))
     reporter.enter("pivot")
     sc.pivot_root(".", ".")
     sc.umount_detach(".")

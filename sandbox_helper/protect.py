@@ -12,40 +12,38 @@ import errno
 import os
 
 from sandbox_helper import syscalls as sc
-from sandbox_helper.protocol import PLACEHOLDER_MODE, PLACEHOLDER_MTIME_S
+from sandbox_helper.protocol import PLACEHOLDER_MODE, PLACEHOLDER_MTIME_S, Cover
 from sandbox_helper.tree import EMPTY_FILE
 
 _SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 
-def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> int:
+def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> list[Cover]:
     """Covers each name, relative to the workspace at `workspace` of the tree at `root`.
 
-    Returns the number of placeholders that stand in the workspace now. A name whose parent does not exist is left
-    alone. Raises OSError with the name: ELOOP where a link stands at the name or on the way to it, since nothing could
-    be mounted on that safely.
+    Returns what was covered or pinned. A name whose parent does not exist is left alone. Raises OSError with the name:
+    ELOOP where a link stands at the name or on the way to it, since nothing could be mounted on that safely.
     """
     workspace_fd = os.open(root + workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    pinned: set[str] = set()
-    placeholders = 0
+    covers: dict[str, Cover] = {}
     try:
         for name in sorted(names, key=lambda n: n.count("/")):
             try:
-                if _pin_ancestors(workspace_fd, name, pinned):
-                    placeholders += _cover_one(workspace_fd, name, root)
+                if _pin_ancestors(workspace_fd, name, covers):
+                    _cover_one(workspace_fd, name, root, covers)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, name) from error
     finally:
         os.close(workspace_fd)
-    return placeholders
+    return list(covers.values())
 
 
-def _pin_ancestors(workspace_fd: int, name: str, pinned: set[str]) -> bool:
+def _pin_ancestors(workspace_fd: int, name: str, covers: dict[str, Cover]) -> bool:
     """False where an ancestor is missing or no directory."""
     parts = name.split("/")[:-1]
     for depth in range(1, len(parts) + 1):
         ancestor = "/".join(parts[:depth])
-        if ancestor in pinned:
+        if ancestor in covers:
             continue
         try:
             fd = sc.openat2(workspace_fd, ancestor, os.O_PATH | os.O_DIRECTORY, sc.RESOLVE_INSIDE)
@@ -54,10 +52,10 @@ def _pin_ancestors(workspace_fd: int, name: str, pinned: set[str]) -> bool:
                 return False
             raise
         try:
+            covers[ancestor] = _what_stands(fd, ancestor, False)
             _bind_onto_itself(fd, 0)
         finally:
             os.close(fd)
-        pinned.add(ancestor)
     return True
 
 
@@ -71,8 +69,12 @@ def _bind_onto_itself(fd: int, attributes: int) -> None:
         os.close(tree)
 
 
-def _cover_one(workspace_fd: int, name: str, root: str) -> bool:
-    """Whether a placeholder stands there."""
+def _what_stands(fd: int, name: str, placeholder: bool) -> Cover:
+    status = os.fstat(fd)
+    return Cover(name, status.st_dev, status.st_ino, placeholder)
+
+
+def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover]) -> None:
     try:
         fd = sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)
     except OSError as error:
@@ -80,9 +82,10 @@ def _cover_one(workspace_fd: int, name: str, root: str) -> bool:
             raise
         fd = _placeholder(workspace_fd, name)
         if fd < 0:
-            return False
+            return
     try:
         stands_in = _is_placeholder(os.fstat(fd))
+        covers[name] = _what_stands(fd, name, stands_in)
         if stands_in:
             tree = sc.open_tree(sc.AT_FDCWD, root + EMPTY_FILE)
             try:
@@ -91,7 +94,6 @@ def _cover_one(workspace_fd: int, name: str, root: str) -> bool:
                 os.close(tree)
         else:
             _bind_onto_itself(fd, _SEALED)
-        return stands_in
     finally:
         os.close(fd)
 

@@ -389,6 +389,33 @@ class Failure(NamedTuple):
     message: str
 
 
+class Cover(NamedTuple):
+    """A name of the workspace that was covered or pinned, with what stood there. A cover stays on what it was put on:
+    whoever replaces or renames that from outside takes it off the name. `placeholder`: an empty one of ours."""
+
+    name: str
+    device: int
+    inode: int
+    placeholder: bool
+
+
+def parse_covers(value: Any) -> tuple[Cover, ...]:
+    """Raises ProtocolError."""
+    covers = []
+    for item in _list(value, "covers"):
+        if not isinstance(item, list) or len(item) != len(Cover._fields):
+            raise ProtocolError("covers", "must be lists of name, device, inode, placeholder")
+        covers.append(
+            Cover(
+                _relative(item[0], "covers.name"),
+                _number(item[1], "covers.device"),
+                _number(item[2], "covers.inode", 0, 2**64 - 1),
+                _truth(item[3], "covers.placeholder"),
+            )
+        )
+    return tuple(covers)
+
+
 class CommandEnd(NamedTuple):
     """The raw end of the main command, as PID 1 reaped it: exactly one of `code` and `signal` (a number) is set.
     `cpu_ms`: what it and its reaped children used."""

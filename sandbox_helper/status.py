@@ -11,13 +11,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sandbox_helper.protocol import STAGES, Failure, encode, failure_value
+from sandbox_helper.protocol import STAGES, Cover, Failure, encode, failure_value
 
 _STAGE_LINES = {stage: encode({"stage": stage}) for stage in STAGES}
 """Made before any fork: a stage costs one write."""
-
-
-_PLACEHOLDERS_LINE = encode({"placeholders": True})
 
 
 class VerifyFailed(OSError):
@@ -68,9 +65,10 @@ class Reporter:
         if stage == self._fault:
             raise OSError(errno.EIO, "failure asked for by the helper's --fault option")
 
-    def note_placeholders(self) -> None:
-        """The real workspace holds some now, which the runner has to remove afterwards. Raises OSError."""
-        os.write(self.fd, _PLACEHOLDERS_LINE)
+    def note_covers(self, covers: list[Cover]) -> None:
+        """What the runner has to watch, and which placeholders it removes afterwards. Raises OSError."""
+        if covers:
+            os.write(self.fd, encode({"covers": covers}))
 
     def fail(self, error: Exception) -> None:
         """Says what failed; a runner that is gone needs no answer. Anything but an OSError is our own fault, and ends

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from adapters.linux_sandbox.client import readable
 from adapters.linux_sandbox.process import Channels
-from sandbox_helper.protocol import STAGES, Failure, ProtocolError, parse_failure, parse_object
+from sandbox_helper.protocol import STAGES, Cover, Failure, ProtocolError, parse_covers, parse_failure, parse_object
 
 OUTPUT_PIPE_BYTES = 1024 * 1024
 MAX_REPORT_BYTES = 64 * 1024
@@ -22,11 +22,10 @@ MAX_REPORT_BYTES = 64 * 1024
 @dataclass
 class SetUpReport:
     """What the child said until its report socket closed. `executing`: it was about to exec, and nothing failed after
-    that. `failure`: the step that did. `stage`: the last one entered. `placeholders`: the workspace holds
-    some now."""
+    that. `failure`: the step that did. `stage`: the last one entered. `covers`: of protected names."""
 
     stage: str = "namespace"
-    placeholders: bool = False
+    covers: tuple[Cover, ...] = ()
     failure: Failure | None = None
     master: int | None = None
 
@@ -147,8 +146,8 @@ def _take_line(result: SetUpReport, line: bytes) -> None:
     value = parse_object(line, "report")
     if value.keys() == {"stage"} and value["stage"] in STAGES:
         result.stage = value["stage"]
-    elif value.keys() == {"placeholders"}:
-        result.placeholders = True
+    elif value.keys() == {"covers"}:
+        result.covers = parse_covers(value["covers"])
     elif value.keys() == {"failed"}:
         result.failure = parse_failure(value["failed"])
     elif value.keys() != {"master"} or result.master is None:

@@ -17,6 +17,7 @@ from typing import Any
 from adapters.linux_sandbox import placeholders, report
 from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
+from adapters.linux_sandbox.cover_watch import CoverWatch
 from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
@@ -59,6 +60,8 @@ class LinuxSandboxLauncher:
         self._live: Counter[str] = Counter()
         self._littered: set[str] = set()
         self._running: dict[int, SandboxedProcess] = {}
+        self._told: set[int] = set()
+        """Every PID 1 that a helper has told of, until it is reaped: no orphan, whatever becomes of the helper."""
         self._closed = False
 
     async def start(self) -> None:
@@ -285,19 +288,25 @@ class LinuxSandboxLauncher:
             channels.close_child_ends()
             if isinstance(started, Failure):
                 raise _launch_failed(started)
+            # Before anything else is waited for: a start that was lost with its helper looks for orphans next.
+            self._told.add(started.pid)
             said = await channels.read_report()
-            if said.placeholders:
+            if any(cover.placeholder for cover in said.covers):
                 self._littered.add(terms.root)
             if not said.executing:
                 await reap_pidfd(started.pidfd, kill=True)
+                self._told.discard(started.pid)
                 raise _launch_failed(_failure_of(said))
 
             async def ended() -> None:
                 self._running.pop(started.pid, None)
+                self._told.discard(started.pid)
                 await self._clean(terms)
 
             made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended)
             self._running[started.pid] = made
+            if said.covers:
+                made.watch_covers(CoverWatch(terms.root, said.covers))
             return made
         except ProtocolError as error:
             raise LaunchFailed("exec", "E2BIG", f"the command does not fit the helper's request: {error}") from error
@@ -325,7 +334,7 @@ class LinuxSandboxLauncher:
         dead_session = helper.pid
         channels.close_child_ends()
         channels.stop()
-        for pid in await asyncio.to_thread(find_orphans, dead_session, set(self._running)):
+        for pid in await asyncio.to_thread(find_orphans, dead_session, set(self._told)):
             await reap(pid)
         said = await channels.read_report()
         # A report that was cut off may not have said so.

@@ -13,9 +13,10 @@ import signal
 import struct
 import termios
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from adapters.linux_sandbox.cover_watch import CoverWatch
 from runner.api import Isolation
 from runner.ports import ManagedExit
 from sandbox_helper.protocol import Plan, ProtocolError, parse_command_end
@@ -58,12 +59,24 @@ class SandboxedProcess:
         self._limits = plan.limits
         self.helper_mode = plan.mode
         self._ended = ended
+        self._covers: CoverWatch | None = None
+        self._note: str | None = None
         self._closed = False
         self._ending: asyncio.Task[None] | None = None
         self._exit: asyncio.Future[ManagedExit] = asyncio.get_running_loop().create_future()
         # Held so that reading the master never ends while the command merely closed its terminal for a while.
         self._slave = _open_slave(channels.output) if channels.terminal else -1
         asyncio.get_running_loop().add_reader(pidfd, self._on_end)
+
+    def watch_covers(self, watch: CoverWatch) -> None:
+        """Ends the command as soon as a protected name has lost its cover; its end says why."""
+        self._covers = watch
+        watch.start(self._on_lost_cover)
+
+    def _on_lost_cover(self, note: str) -> None:
+        if not self._exit.done():
+            self._note = note
+            self.kill()
 
     def _on_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self.pidfd)
@@ -78,10 +91,12 @@ class SandboxedProcess:
 
     async def _finish(self, ended: ManagedExit) -> None:
         try:
+            if self._covers is not None:
+                await self._covers.stop()
             await self._ended()
         finally:
             if not self._exit.done():
-                self._exit.set_result(ended)
+                self._exit.set_result(replace(ended, note=self._note) if self._note else ended)
 
     def _interpret(self, result: os.waitid_result | None) -> ManagedExit:
         code, number = None, None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.linux_sandbox.cover_watch import CoverWatch
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.ports import LaunchFailed
 from tests.adapters.linux_sandbox.support import finish, read_until, shell, start, terms
@@ -157,3 +158,58 @@ async def test_a_file_where_an_ancestor_should_be_leaves_the_name_alone(
 ) -> None:
     await asyncio.to_thread(Path(workspace, ".git").write_text, "gitdir: elsewhere\n")
     assert (await shell(launcher, terms(workspace, protect=PROTECT), "cat .git")).output == "gitdir: elsewhere\n"
+
+
+@pytest.mark.parametrize("replaced", [".git/config", ".git/hooks", ".git"])
+async def test_a_name_that_is_replaced_from_outside_ends_the_command_and_says_why(
+    launcher: LinuxSandboxLauncher, workspace: str, replaced: str
+) -> None:
+    await prepare(launcher, workspace)
+    process = await start(launcher, terms(workspace, protect=PROTECT), ("/bin/sh", "-c", "echo up; read x"))
+    await read_until(process, b"up\n")
+    await asyncio.to_thread(os.rename, f"{workspace}/{replaced}", f"{workspace}/aside")
+    await asyncio.to_thread(Path(workspace, replaced).touch)
+    ended = (await finish(process)).exit
+    assert ended.signal == 9
+    assert ended.note is not None
+    assert replaced in ended.note
+
+
+async def test_a_machine_without_inotify_looks_now_and_then(
+    launcher: LinuxSandboxLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CoverWatch, "_open", lambda _watch: -1)
+    await prepare(launcher, workspace)
+    process = await start(launcher, terms(workspace, protect=PROTECT), ("/bin/sh", "-c", "echo up; read x"))
+    await read_until(process, b"up\n")
+    await asyncio.to_thread(os.rename, f"{workspace}/.git", f"{workspace}/aside")
+    assert (await finish(process)).exit.note is not None
+
+
+async def test_a_placeholder_that_is_replaced_from_outside_ends_the_command_and_stays(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    process = await start(launcher, terms(workspace, protect=(".codex",)), ("/bin/sh", "-c", "echo up; read x"))
+    await read_until(process, b"up\n")
+    await asyncio.to_thread(Path(workspace, "mine").write_text, "mine")
+    await asyncio.to_thread(os.rename, f"{workspace}/mine", f"{workspace}/.codex")
+    ended = (await finish(process)).exit
+    assert ended.note is not None
+    assert await asyncio.to_thread(Path(workspace, ".codex").read_text) == "mine"
+
+
+async def test_what_is_only_written_outside_or_busy_beside_ends_nothing(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    await prepare(launcher, workspace)
+    script = (
+        f"read x; for i in 1 2 3 4 5 6 7 8; do echo $i > f; {GIT} add f; {GIT} commit -q -m $i; done; cat .git/config"
+    )
+    process = await start(launcher, terms(workspace, protect=PROTECT), ("/bin/sh", "-c", script))
+    with open(f"{workspace}/.git/config", "a", encoding="utf-8") as config:  # noqa: ASYNC230 - a line for a small file
+        config.write("# from outside\n")
+    process.close_stdin()
+    ended = await finish(process)
+    assert ended.exit.command_code == 0
+    assert ended.exit.note is None
+    assert "# from outside" in ended.output
