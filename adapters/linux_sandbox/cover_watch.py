@@ -1,0 +1,98 @@
+"""Watches protected names of a running command from outside: a cover that is taken off ends the command (BOX-7).
+
+A mount covers what it was put on. Inside, nobody can move that; outside, the user's own editor can put another file in
+its place, or rename a directory above it, and the name is then free. inotify on the directories of the names says that
+something happened; only a look at device and inode decides. Refuses to judge who did it. Used by the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable, Iterable
+
+from sandbox_helper.protocol import Cover
+
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
+_IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
+_MASK = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR | _IN_DONT_FOLLOW
+
+POLL_S = 0.25
+"""How often the names are looked at where inotify is not to be had."""
+
+_libc = ctypes.CDLL(None)
+_libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+
+
+class CoverWatch:
+    """The covers of one command in the workspace `root`."""
+
+    def __init__(self, root: str, covers: Iterable[Cover]) -> None:
+        self._root = root
+        self._covers = tuple(covers)
+        self._fd = -1
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_lost: Callable[[str], None]) -> None:
+        """Calls `on_lost` once, with the reason in words, when a name has lost its cover."""
+        self._task = asyncio.get_running_loop().create_task(self._watch(on_lost))
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _watch(self, on_lost: Callable[[str], None]) -> None:
+        changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        # Directories that the set-up has just walked: this does not wait for a disk.
+        self._fd = self._open()
+        if self._fd >= 0:
+            loop.add_reader(self._fd, changed.set)
+        try:
+            while (lost := await asyncio.to_thread(self._lost)) is None:
+                try:
+                    async with asyncio.timeout(None if self._fd >= 0 else POLL_S):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+                changed.clear()
+                self._drain()
+            on_lost(f"protected name {lost} was replaced or moved from outside while the command ran")
+        finally:
+            if self._fd >= 0:
+                loop.remove_reader(self._fd)
+                os.close(self._fd)
+                self._fd = -1
+
+    def _open(self) -> int:
+        """An inotify descriptor; -1 where the machine's limits give none, so that looking now and then has to do."""
+        fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if fd < 0:
+            return -1
+        for directory in {os.path.dirname(cover.name) for cover in self._covers}:
+            if _libc.inotify_add_watch(fd, os.fsencode(os.path.join(self._root, directory)), _MASK) < 0:
+                os.close(fd)
+                return -1
+        return fd
+
+    def _drain(self) -> None:
+        """What happened does not matter, only that something did; an overflow says no less."""
+        try:
+            while os.read(self._fd, 65536):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _lost(self) -> str | None:
+        for cover in self._covers:
+            try:
+                status = os.stat(os.path.join(self._root, cover.name), follow_symlinks=False)
+            except OSError:
+                return cover.name
+            if (status.st_dev, status.st_ino) != (cover.device, cover.inode):
+                return cover.name
+        return None
