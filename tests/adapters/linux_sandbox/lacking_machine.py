@@ -32,6 +32,13 @@ def lose(what: str) -> None:
         own_user_namespace()
         checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))
         checked(libc.mount(b"/dev/null", b"/proc/uptime", None, ctypes.c_ulong(MS_BIND), None))
+    elif what in ("id-maps", "id-maps-of-root"):
+        checked(libc.unshare(NEWNS))
+        checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))
+        # A file system that takes no id map.
+        checked(libc.mount(b"ramfs", sys.argv[2].encode(), b"ramfs", ctypes.c_ulong(0), None))
+        if what == "id-maps":
+            os.chown(sys.argv[2], 12345, 12345)
     elif what == "namespaces":
         own_user_namespace()
         with open("/proc/sys/user/max_user_namespaces", "w", encoding="ascii") as file:
@@ -49,7 +56,7 @@ async def main() -> None:
     root = sys.argv[2]
     launcher = LinuxSandboxLauncher()
     await launcher.start()
-    report = await launcher.report(None)
+    report = await launcher.report(terms(root) if sys.argv[1].startswith("id-maps") else None)
     by_name = {p.name: p for p in report.protections}
     missing = next((p for p in report.protections if p.required and p.state == "off"), None)
     said: dict[str, object] = {"available": report.available}
@@ -58,8 +65,12 @@ async def main() -> None:
     if "own_proc" in by_name:
         said["own_proc"] = [by_name["own_proc"].state, by_name["own_proc"].errno]
         said["own_proc_remedy"] = by_name["own_proc"].remedy
+    if "identity" in by_name:
+        said["identity"] = by_name["identity"].state
     try:
-        said["output"] = (await shell(launcher, terms(root), "echo ran > mark; cat mark; ls /proc | wc -l")).output
+        said["output"] = (
+            await shell(launcher, terms(root), "echo ran > mark; cat mark; ls /proc | wc -l; id -u")
+        ).output
     except (SandboxUnavailable, LaunchFailed) as error:
         said["launch"] = type(error).__name__
     await launcher.close()
