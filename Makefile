@@ -4,6 +4,7 @@ export PYTHON
 PY := .venv/bin/python
 RUN := $(PY) -X utf8
 PYTEST_ARGS ?=
+WORKERS ?= 2
 
 .PHONY: help setup programs demo run test lint types unit bench parity inspector lock clean
 
@@ -33,8 +34,8 @@ lint: programs ## ruff, import contracts, boundaries
 types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy
 
-unit: programs ## pytest; PYTEST_ARGS="-k words"
-	@$(RUN) -m tests.contained $(RUN) -m pytest $(PYTEST_ARGS)
+unit: programs ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
+	@$(RUN) -m tests.contained $(RUN) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
 	@$(RUN) -m benchmarks $(BENCH_ARGS)

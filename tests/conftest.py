@@ -28,6 +28,13 @@ hypothesis.settings.register_profile("deep", max_examples=5_000, deadline=None, 
 hypothesis.settings.load_profile(os.environ.get("CODESPACE_HYPOTHESIS") or "same")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Attacks fill process tables and count what one uid may have, so that no two of them run side by side."""
+    for item in items:
+        if "attacks" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("attacks"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("kernel"):
         for feature in mark.args:
