@@ -52,7 +52,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "PATCH-4": Requirement("patches are handled in a process of their own"),
     "PATCH-5": Requirement("the status tells the truth, applied only by fresh hashes"),
     "PATCH-6": Requirement("a crash leaves the tree before or after"),
-    "PATCH-7": Requirement("git is never used to apply or undo", _UNTESTED),
+    "PATCH-7": Requirement("git is never used to apply or undo"),
     "OP-1": Requirement("an operation is recorded before work begins"),
     "OP-2": Requirement("keys replay results and refuse other requests"),
     "OP-3": Requirement("operation_status by id or key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import enum
 import inspect
@@ -216,3 +217,18 @@ def test_no_backend_is_named_in_the_runners_interfaces(module: types.ModuleType)
     words = public_words(module)
     assert len(words) > 30
     assert [word for word in words for backend in BACKENDS if backend in word] == []
+
+
+def git_in(source: str) -> list[int]:
+    """Lines with a text that starts the program git: its name or path alone, or with arguments."""
+    texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    return [node.lineno for node in texts if re.match(r"(\S*/)?git( |$)", str(node.value))]
+
+
+@pytest.mark.covers("PATCH-7")
+def test_nothing_that_handles_patches_names_the_program_git() -> None:
+    assert git_in('x = ["git", "apply"]\ny = "/usr/bin/git"\nz = "git stash"\nw = ".git/config"\n') == [1, 2, 3]
+    places = ("adapters", "runner", "sandbox_helper", "gateway/store", "gateway/use_cases")
+    sources = [path for place in places for path in (ROOT / place).rglob("*.py")]
+    assert len(sources) > 80
+    assert [path.name for path in sources if git_in(path.read_text(encoding="utf-8"))] == []
