@@ -222,7 +222,7 @@ def test_no_backend_is_named_in_the_runners_interfaces(module: types.ModuleType)
 def git_in(source: str) -> list[int]:
     """Lines with a text that starts the program git: its name or path alone, or with arguments."""
     texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    return [node.lineno for node in texts if re.match(r"(\S*/)?git( |$)", str(node.value))]
+    return sorted(node.lineno for node in texts if re.match(r"(\S*/)?git( |$)", str(node.value)))
 
 
 @pytest.mark.covers("PATCH-7")
