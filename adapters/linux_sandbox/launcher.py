@@ -341,7 +341,9 @@ class LinuxSandboxLauncher:
         self._littered.add(request.terms.root)
         await helper.close()
         if said.executing:
-            raise LaunchUncertain("the sandbox helper was lost while the command started; it was ended")
+            raise LaunchUncertain(
+                "the sandbox helper was lost while the command started; it was ended", ended=_ended_already
+            )
         raise LaunchFailed(
             "namespace", "EPIPE", "the sandbox helper was lost before the command started",
             remedy="Start the command again; the helper is restarted.",
@@ -368,6 +370,10 @@ class LinuxSandboxLauncher:
         helpers, self._helpers = list(self._helpers.values()), {}
         for helper in helpers:
             await helper.close()
+
+
+async def _ended_already() -> None:
+    """What a lost start may have made was found and reaped before its loss was told."""
 
 
 def _failure_of(said: SetUpReport) -> Failure:
