@@ -82,3 +82,15 @@ def test_memory_of_a_helper_is_bounded() -> None:
         return before, False
 
     assert run_as(os.getuid(), body) == (True, True)
+
+
+@pytest.mark.covers("PATCH-7", "PATCH-4")
+def test_a_confined_helper_can_start_no_program_git_or_other(demo: Workspace) -> None:
+    def body() -> str:
+        confine((os.open(demo.root, os.O_RDONLY | os.O_DIRECTORY),))
+        return results({"exec": lambda: os.execv("/bin/true", ["true"])})["exec"]
+
+    assert run_as(os.getuid(), body) in ("EPERM", "EACCES")
+    if (control := os.fork()) == 0:
+        os.execv("/bin/true", ["true"])
+    assert os.waitstatus_to_exitcode(os.waitpid(control, 0)[1]) == 0
