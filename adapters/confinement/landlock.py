@@ -122,14 +122,19 @@ def _add_rules(ruleset: int, trees: Iterable[int], rights: int) -> None:
 
 
 def restrict(
-    *, read: Iterable[int] = (), write: Iterable[int] = (), execute: Iterable[int] = (), at_least: int = 1
+    *,
+    read: Iterable[int] = (),
+    write: Iterable[int] = (),
+    execute: Iterable[int] = (),
+    at_least: int = 1,
+    tcp: bool = False,
 ) -> Confinement:
     """Confines the calling thread, and all it starts from now on, for good. Also sets no_new_privs.
 
     `read`, `write`, `execute`: descriptors (O_PATH suffices) of directories, with all beneath them, or of files.
     `write` includes reading, making and removing files and directories, and renames among its trees; `execute`
-    includes reading. TCP is refused where the kernel can; so are abstract Unix sockets of others and signals to
-    processes outside.
+    includes reading. TCP is refused where the kernel can, unless `tcp` leaves it alone; so are abstract Unix sockets of
+    others and signals to processes outside.
 
     `at_least`: the oldest version that will do; below it nothing is changed. Raises OSError with the errno of the
     call that failed: ENOSYS, EOPNOTSUPP or EPERM where there is no Landlock or an older one than asked for, EBADF or
@@ -142,7 +147,7 @@ def restrict(
     handled = _handled(version)
     attributes = struct.pack("=Q", handled)
     if version >= _NET_ABI:
-        attributes += struct.pack("=Q", _BIND_AND_CONNECT_TCP)
+        attributes += struct.pack("=Q", 0 if tcp else _BIND_AND_CONNECT_TCP)
     if version >= _SCOPE_ABI:
         attributes += struct.pack("=Q", _ABSTRACT_SOCKETS_AND_SIGNALS)
     ruleset = _call(
@@ -162,4 +167,4 @@ def restrict(
         _call(_NR_RESTRICT_SELF, "landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
-    return Confinement(version, _left_open(version))
+    return Confinement(version, _left_open(version) + (("TCP",) if tcp and version >= _NET_ABI else ()))

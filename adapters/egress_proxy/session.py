@@ -1,0 +1,271 @@
+"""One command's side of the proxy: its listening sockets, its lists, its connections, until it is over.
+
+The sockets belong to the command's own network and were made there; who connects to them can only be that command, so
+the lists that apply are known before the first byte. Everything ends when the command does. Refuses to know other
+commands. Made by the program for each `serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from adapters.egress_proxy import http, socks
+from adapters.egress_proxy.gate import BUFFER_BYTES, Gate, Refused, Streams, Unreachable
+from adapters.egress_proxy.hosts import Host
+from adapters.egress_proxy.journal import Record
+from adapters.egress_proxy.names import MAX_QUERY_BYTES, STAND_INS, Answer, BadQuery, Names
+from adapters.egress_proxy.relay import IDLE_TIMEOUT_S, Idle, copy, relay, shut
+
+HEAD_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 256
+QUERIES_AT_ONCE = 64
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Session:
+    """`start` takes the descriptors over; `close` ends everything. `over` is called once the command has ended."""
+
+    def __init__(self, gate: Gate, over: Callable[[], None]) -> None:
+        self._gate = gate
+        self._over = over
+        self._names = Names(gate.policy.knows_name)
+        self._servers: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._pidfd = -1
+
+    async def start(self, pidfd: int, listeners: Sequence[tuple[str, socket.socket]]) -> None:
+        """Serves at once. Raises OSError, with `close` still to be called."""
+        self._pidfd = pidfd
+        self._listeners = [listener for _, listener in listeners]
+        loop = asyncio.get_running_loop()
+        handlers: dict[str, Handler] = {
+            "proxy": self._proxy, "transparent": self._transparent, "names_tcp": self._names_by_tcp,
+        }  # fmt: skip
+        for kind, listener in listeners:
+            listener.setblocking(False)
+            if kind == "names_udp":
+                loop.add_reader(listener.fileno(), self._names_by_udp, listener)
+            else:
+                serve = self._bounded(handlers[kind])
+                self._servers.append(await asyncio.start_server(serve, sock=listener, limit=BUFFER_BYTES))
+        loop.add_reader(pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._over()
+
+    async def close(self) -> None:
+        """Idempotent. Returns once nothing of it is left."""
+        loop = asyncio.get_running_loop()
+        if self._pidfd >= 0:
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        for server in self._servers:
+            server.close()
+        while self._listeners:
+            listener = self._listeners.pop()
+            if listener.fileno() >= 0:  # a server has closed its own
+                loop.remove_reader(listener.fileno())
+                listener.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _bounded(self, handle: Handler) -> Handler:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            if len(self._connections) >= MAX_CONNECTIONS:
+                self._gate.refuse("proxy", "", None, f"{MAX_CONNECTIONS} connections are open already")
+                writer.transport.abort()
+                return
+            self._connections.add(task)
+            try:
+                await handle(reader, writer)
+            except (OSError, TimeoutError):
+                pass  # the command's own end is lost, or it said nothing
+            finally:
+                self._connections.discard(task)
+                await shut(writer)
+
+        return serve
+
+    # --- the proxy's port -------------------------------------------------------------------------------------------
+    async def _proxy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """HTTP or SOCKS, told by the first byte."""
+        async with asyncio.timeout(HEAD_TIMEOUT_S):
+            first = await reader.read(BUFFER_BYTES)
+        if first[:1] == bytes((socks.VERSION,)):
+            await self._socks(first, reader, writer)
+        elif first:
+            await self._http(first, reader, writer)
+
+    async def _http(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = http.HeadParser()
+        try:
+            request = parser.feed(first)
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                while request is None:
+                    data = await reader.read(BUFFER_BYTES)
+                    if not data:
+                        return
+                    request = parser.feed(data)
+        except http.BadRequest as error:
+            self._gate.refuse("http", "", None, str(error))
+            await _say(writer, "400 Bad Request", str(error))
+            return
+        via = "connect" if request.tunnel else "http"
+        try:
+            server = await self._gate.open(via, request.host, request.port)
+        except Refused as error:
+            await _say(writer, "403 Forbidden", f"{request.host} port {request.port}: {error}. {_WHO_DECIDES}")
+            return
+        except Unreachable as error:
+            await _say(writer, "502 Bad Gateway", f"{request.host} port {request.port}: {error}")
+            return
+        try:
+            if request.tunnel:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                server[1].write(parser.rest)
+                await relay((reader, writer), server)
+            else:
+                await _forward(request, parser.rest, (reader, writer), server)
+        finally:
+            await shut(server[1])
+
+    async def _socks(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = socks.SocksParser()
+        try:
+            target = parser.feed(first)
+            writer.write(parser.take_output())
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                while target is None:
+                    data = await reader.read(BUFFER_BYTES)
+                    if not data:
+                        return
+                    target = parser.feed(data)
+                    writer.write(parser.take_output())
+        except socks.BadSocks as error:
+            self._gate.refuse("socks5", "", None, str(error))
+            writer.write(parser.take_output() + error.answer)
+            return
+        try:
+            server = await self._gate.open("socks5", target.host, target.port)
+        except Refused:
+            writer.write(socks.reply(socks.NOT_ALLOWED))
+            return
+        except Unreachable as error:
+            writer.write(socks.reply(socks.REFUSED if error.refused else socks.UNREACHABLE))
+            return
+        try:
+            writer.write(socks.reply(socks.SUCCEEDED))
+            server[1].write(parser.rest)
+            await relay((reader, writer), server)
+        finally:
+            await shut(server[1])
+
+    # --- programs that know no proxy ----------------------------------------------------------------------------------
+    async def _transparent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address, port = writer.get_extra_info("sockname")[:2]
+        meant = ipaddress.IPv4Address(address)
+        host: Host | None = self._names.name_of(meant) if meant in STAND_INS else meant
+        if host is None or meant.is_loopback:
+            # Its own loopback is no way to the machine's.
+            self._gate.refuse("transparent", address, port, "the address stands for no name")
+            writer.transport.abort()
+            return
+        try:
+            server = await self._gate.open("transparent", host, port)
+        except (Refused, Unreachable):
+            writer.transport.abort()
+            return
+        try:
+            await relay((reader, writer), server)
+        finally:
+            await shut(server[1])
+
+    def _answer(self, query: bytes) -> bytes:
+        """Raises BadQuery."""
+        answer: Answer = self._names.answer(query)
+        name = answer.name or ""
+        why = "the lists have the name" if answer.known else "the lists do not have the name; nothing was looked up"
+        self._gate.note(Record("names", name, None, answer.known, why))
+        return answer.packet
+
+    def _names_by_udp(self, datagram: socket.socket) -> None:
+        for _ in range(QUERIES_AT_ONCE):
+            try:
+                query, client = datagram.recvfrom(MAX_QUERY_BYTES)
+                datagram.sendto(self._answer(query), client)
+            except BadQuery:
+                continue
+            except OSError:
+                return  # nothing more is there, or the answer has no receiver
+
+    async def _names_by_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HEAD_TIMEOUT_S):
+            try:
+                while True:
+                    length = int.from_bytes(await reader.readexactly(2))
+                    packet = self._answer(await reader.readexactly(length))
+                    writer.write(len(packet).to_bytes(2) + packet)
+                    await writer.drain()
+            except (asyncio.IncompleteReadError, BadQuery):
+                return
+
+
+_WHO_DECIDES = "The operator decides which destinations this workspace may reach; a proxy setting changes nothing"
+
+
+async def _say(writer: asyncio.StreamWriter, status: str, why: str) -> None:
+    body = f"codespace egress proxy: {why}.\n".encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+    await writer.drain()
+
+
+async def _forward(request: http.Request, rest: bytes, client: Streams, server: Streams) -> None:
+    """One request, its body, then the answer until the server closes. What follows the body ends the connection: it
+    would be a request that nobody judged."""
+    server[1].write(request.head)
+    meter = http.BodyMeter(request.body_bytes)
+    try:
+        async with asyncio.timeout(IDLE_TIMEOUT_S) as timeout:
+            idle = Idle(timeout)
+            async with asyncio.TaskGroup() as both:
+                answering = both.create_task(copy(server[0], client[1], idle.moved))
+                sending = both.create_task(_send_body(meter, rest, client[0], server[1], idle.moved))
+                answering.add_done_callback(lambda _: sending.cancel())
+    except* (OSError, http.BadRequest):
+        pass  # one end is lost, or what the client sent on is no body
+
+
+async def _send_body(
+    meter: http.BodyMeter,
+    data: bytes,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    moved: Callable[[], None],
+) -> None:
+    while True:
+        if data:
+            if meter.over:
+                raise ConnectionAbortedError("more than one request")
+            taken = meter.feed(data)
+            writer.write(data[:taken])
+            data = data[taken:]
+            await writer.drain()
+            moved()
+            continue
+        data = await reader.read(BUFFER_BYTES)
+        if not data:
+            if not meter.over:
+                raise ConnectionAbortedError("the client went away")
+            return
