@@ -170,6 +170,38 @@ class OperationAnswer(Answer):
     events: tuple[OperationEvent, ...]
 
 
+# --- approvals --------------------------------------------------------------------------------------------------------
+ApprovalState = Literal["pending", "granted", "denied", "resuming", "consumed"]
+
+
+class HoldAnswer(Answer):
+    approval_id: str
+    state: ApprovalState
+
+
+class ResumeAnswer(Answer):
+    """The result of the held call, under the name of its tool."""
+
+    approval_id: str
+    state: Literal["consumed"] = "consumed"
+    apply_patch: PatchAnswer | None = None
+    exec_command: ExecDispatched | None = None
+
+
+class HoldListed(Answer):
+    """A hold as its operator sees it. `request`: the held call's arguments, while it is live and asked for."""
+
+    approval_id: str
+    tool: Literal["apply_patch", "exec_command"]
+    workspace_id: str
+    state: ApprovalState
+    created_at: datetime
+    resolved_at: datetime | None = None
+    finished_at: datetime | None = None
+    operation_id: str | None = None
+    request: dict[str, Any] | None = None
+
+
 # --- readiness --------------------------------------------------------------------------------------------------------
 class Readiness(Answer):
     """`reasons`: why not, in words to act on; empty when ready."""

@@ -14,18 +14,30 @@ from types import MappingProxyType
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.answers import ExecDispatched, OperationAnswer, PatchAnswer, Readiness, WorkspaceInfo
+from gateway.answers import (
+    ExecDispatched,
+    HoldAnswer,
+    HoldListed,
+    OperationAnswer,
+    PatchAnswer,
+    Readiness,
+    ResumeAnswer,
+    WorkspaceInfo,
+)
 from gateway.data_directory import open_data_directory
 from gateway.errors import StartFailed
 from gateway.liveness import LivenessDirectory
 from gateway.locks import DirectoryLock
 from gateway.ports import Audit, RunnerLink
 from gateway.registry import Registry
+from gateway.store.approvals import ApprovalStore, State
 from gateway.store.database import Database, StoreFailed
 from gateway.store.ledger import Ledger
 from gateway.store.migrations import MIGRATIONS
 from gateway.use_cases import apply_patch, exec_command, operation_status, process_calls, reading
+from gateway.use_cases.approvals import Approvals, Decision
 from gateway.use_cases.custody import Custody
+from gateway.use_cases.hold import HeldCall, Holds, approved, held_exec, held_patch, patch_of
 from gateway.use_cases.patching import Patching, PatchRequest
 from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.reload import lock_roots, reload_registry
@@ -44,6 +56,9 @@ BASE_TOOLS = frozenset(
         "write_stdin",
         "process_resize",
         "terminate_process",
+        "approval_create",
+        "approval_resolve",
+        "operation_resume",
     }
 )
 PREDECESSOR_S = 5.0
@@ -86,6 +101,9 @@ class Application:
         ledger = Ledger(self._database)
         self._recovery = Recovery(self._services, ledger, data_dir / "journal")
         self._patching = Patching(ledger, data_dir / "journal", self._recovery.take_over)
+        store = ApprovalStore(self._database)
+        self._holds = Holds(self._services, store)
+        self._approvals = Approvals(self._services, ledger, store, self._holds, self._run_patch, self._run_exec)
         self._writable_until = 0.0
         self._data_lock: DirectoryLock | None = None
         self._reloading = asyncio.Lock()
@@ -107,6 +125,7 @@ class Application:
             await self._link.start()
             await self._recovery.close_unregistered(registry)
             await self._recovery.admit(registry)
+            await self._approvals.settle_interrupted()
         except StoreFailed as error:
             await self.close()
             raise StartFailed(
@@ -240,7 +259,7 @@ class Application:
         check_only: bool = False,
     ) -> PatchAnswer:
         request = PatchRequest(patch, dict(expected_versions or {}), operation_key, check_only)
-        return await apply_patch.apply_patch(self._services, self._patching, workspace_id, request)
+        return await apply_patch.apply_patch(self._services, self._patching, self._holds.check, workspace_id, request)
 
     async def operation_status(
         self, operation_id: str | None = None, operation_key: str | None = None, workspace_id: str | None = None
@@ -249,11 +268,56 @@ class Application:
             self._services, self._patching, operation_id, operation_key, workspace_id
         )
 
+    # --- approvals ----------------------------------------------------------------------------------------------------
+    async def hold_patch(
+        self,
+        workspace_id: str,
+        patch: str,
+        expected_versions: Mapping[str, str] | None = None,
+        operation_key: str | None = None,
+    ) -> HoldAnswer:
+        request = PatchRequest(patch, dict(expected_versions or {}), operation_key, False)
+        return await self._approvals.create(held_patch(workspace_id, request))
+
+    async def hold_exec(
+        self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
+    ) -> HoldAnswer:
+        return await self._approvals.create(held_exec(workspace_id, command, tty, request_key))
+
+    async def approval_resolve(self, approval_id: str, decision: Decision) -> HoldAnswer:
+        return await self._approvals.resolve(approval_id, decision)
+
+    async def operation_resume(self, approval_id: str) -> ResumeAnswer:
+        return await self._approvals.resume(approval_id)
+
+    async def list_holds(
+        self, workspace_id: str | None = None, states: tuple[State, ...] = (), limit: int = 200
+    ) -> tuple[HoldListed, ...]:
+        """Newest first, without what is asked for. For operators."""
+        return await self._approvals.listed(workspace_id, states, limit)
+
+    async def show_hold(self, approval_id: str) -> HoldListed:
+        """With what is asked for, while the hold is live. For operators."""
+        return await self._approvals.shown(approval_id)
+
+    async def _run_patch(self, call: HeldCall, operation_id: str) -> PatchAnswer:
+        return await apply_patch.apply_patch(
+            self._services, self._patching, approved, call.workspace_id, patch_of(call), operation_id
+        )
+
+    async def _run_exec(self, call: HeldCall) -> ExecDispatched:
+        command, tty = tuple(call.arguments["command"]), call.arguments["tty"]
+        return await exec_command.exec_command(
+            self._services, approved, call.workspace_id, command, tty=tty, request_key=call.request_key
+        )
+
     # --- commands -----------------------------------------------------------------------------------------------------
     async def exec_command(
         self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
     ) -> ExecDispatched:
-        return await exec_command.exec_command(self._services, workspace_id, command, tty=tty, request_key=request_key)
+        return await exec_command.exec_command(
+            self._services, self._holds.check, workspace_id, command, tty=tty, request_key=request_key
+        )
 
     async def read_process(self, request: api.ReadProcess) -> api.ProcessOutput:
         return await process_calls.read_process(self._services, request)

@@ -69,8 +69,7 @@ def test_the_page_for_agents_lists_every_tool_in_order() -> None:
 @pytest.mark.covers("TOOL-2")
 def test_the_page_for_agents_explains_every_code_that_its_tools_answer() -> None:
     listed = first_cells(text_of("docs/agents.md"), "| code | what to do |")
-    not_answered = {code.value for code in Code if code.value.startswith(("APPROVAL_", "WORK_", "INTENT_"))}
-    not_answered -= {"APPROVAL_REQUIRED"}
+    not_answered = {code.value for code in Code if code.value.startswith(("WORK_", "INTENT_"))}
     assert len(listed) == len(set(listed))
     assert set(listed) == {code.value for code in Code} - not_answered - {"CHECK_ONLY_CONFLICT"}
 

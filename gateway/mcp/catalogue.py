@@ -10,9 +10,12 @@ from typing import Any
 from gateway.mcp.tool import Tool
 from gateway.mcp.tools import (
     apply_patch,
+    approval_create,
+    approval_resolve,
     exec_command,
     find,
     grep,
+    operation_resume,
     operation_status,
     process_resize,
     process_status,
@@ -36,6 +39,9 @@ ALL_TOOLS: tuple[Tool[Any], ...] = (
     write_stdin.TOOL,
     process_resize.TOOL,
     terminate_process.TOOL,
+    approval_create.TOOL,
+    approval_resolve.TOOL,
+    operation_resume.TOOL,
 )
 
 

@@ -74,6 +74,11 @@ class Database:
         `StoreFailed`."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._query, job)
 
+    async def erase(self) -> bool:
+        """Moves the log into the file and empties it, so that what was deleted or overwritten before is in neither.
+        False where a reader outside of this program kept it from that: to be tried again. Raises `StoreFailed`."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._erase)
+
     async def close(self) -> None:
         """Waits for the jobs, moves the log into the file and closes. Idempotent."""
         await asyncio.to_thread(self._close)
@@ -92,6 +97,8 @@ class Database:
         for pragma in ("synchronous=FULL", "secure_delete=ON", "foreign_keys=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}")
         self._migrate(connection, migrations)
+        # A predecessor may have been killed between an overwriting transaction and its erasure.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _migrate(self, connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> None:
         connection.execute(
@@ -140,6 +147,16 @@ class Database:
             return job(self._read_connection)
         except sqlite3.Error as error:
             raise StoreFailed(str(error)) from error
+
+    def _erase(self) -> bool:
+        if self._write_connection is None:
+            raise StoreFailed("it is closed")
+        try:
+            # Pages that were freed are zeroed in the file by secure_delete; older copies of them are in the log alone.
+            busy, _, _ = self._write_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise StoreFailed(str(error)) from error
+        return not busy
 
     def _close(self) -> None:
         for executor in (self._reader, self._writer):

@@ -41,4 +41,34 @@ MIGRATIONS: tuple[Migration, ...] = (
             """,
         ),
     ),
+    Migration(
+        "0002_approvals",
+        (
+            # `request`: the whole call, while the hold is live; gone once it is over (APPR-6). `operation_id`: of the
+            # patch that a resume mints or was about to mint. `result`: see `gateway.store.approvals`.
+            """
+            CREATE TABLE approvals (
+                approval_id    TEXT PRIMARY KEY,
+                tool           TEXT NOT NULL CHECK (tool IN ('apply_patch', 'exec_command')),
+                workspace_id   TEXT NOT NULL,
+                request_digest TEXT NOT NULL,
+                request        TEXT,
+                request_bytes  INTEGER NOT NULL,
+                state          TEXT NOT NULL CHECK (state IN ('pending', 'granted', 'denied', 'resuming', 'consumed')),
+                operation_id   TEXT,
+                result         TEXT,
+                created_at     TEXT NOT NULL,
+                resolved_at    TEXT,
+                finished_at    TEXT,
+                CHECK ((state IN ('denied', 'consumed')) = (request IS NULL)),
+                CHECK ((state = 'consumed') = (result IS NOT NULL))
+            ) STRICT
+            """,
+            """
+            CREATE UNIQUE INDEX live_approvals ON approvals (request_digest)
+                WHERE state IN ('pending', 'granted', 'resuming')
+            """,
+            "CREATE INDEX approvals_of_workspace ON approvals (workspace_id, state)",
+        ),
+    ),
 )

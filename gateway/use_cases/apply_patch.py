@@ -20,7 +20,7 @@ from gateway.registry import Workspace
 from gateway.request_keys import key_conflict
 from gateway.store.database import StoreFailed
 from gateway.store.ledger import Ending, EndStatus, KeyTaken, RecordedError
-from gateway.use_cases.hold import check_hold
+from gateway.use_cases.hold import Gate, held_patch
 from gateway.use_cases.patching import (
     Patching,
     PatchRequest,
@@ -42,8 +42,15 @@ _ENDS: Mapping[str, EndStatus] = {
 }
 
 
-async def apply_patch(services: Services, patching: Patching, workspace_id: str, request: PatchRequest) -> PatchAnswer:
-    """Safe to cancel: what was begun goes on.
+async def apply_patch(
+    services: Services,
+    patching: Patching,
+    gate: Gate,
+    workspace_id: str,
+    request: PatchRequest,
+    operation_id: str | None = None,
+) -> PatchAnswer:
+    """Safe to cancel: what was begun goes on. `operation_id`: a new id, under which it is recorded if it is.
 
     Raises `ToolError`: the decisions' codes, INVALID_ARGUMENT, INVALID_PATCH and the other refusals of the runner,
     OPERATION_KEY_CONFLICT, WORKSPACE_BUSY, VERSION_CONFLICT, RUNNER_UNAVAILABLE; with `operation_id` once minted.
@@ -56,9 +63,10 @@ async def apply_patch(services: Services, patching: Patching, workspace_id: str,
     known = await known_result(patching, workspace.workspace_id, request)
     if known is not None:
         return await known
-    check_hold(workspace, TOOL)
+    await gate(workspace, held_patch(workspace_id, request))
     loop = asyncio.get_running_loop()
-    task = loop.create_task(_perform(services, patching, workspace, request), name="apply-patch")
+    operation_id = operation_id or services.ids.new("op")
+    task = loop.create_task(_perform(services, patching, gate, workspace, request, operation_id), name="apply-patch")
     services.keep(task)
     if request.operation_key is not None:
         place = (workspace_id, request.operation_key)
@@ -101,13 +109,14 @@ async def _preview(services: Services, patching: Patching, workspace: Workspace,
 
 
 # --- from the lease on ------------------------------------------------------------------------------------------------
-async def _perform(services: Services, patching: Patching, workspace: Workspace, request: PatchRequest) -> PatchAnswer:
+async def _perform(
+    services: Services, patching: Patching, gate: Gate, workspace: Workspace, request: PatchRequest, operation_id: str
+) -> PatchAnswer:
     runner, instance_id = services.present_runner()
     if services.registry.workspaces.get(workspace.workspace_id) != workspace:
         # Reloaded since the decision: decide again, on the terms of now.
         workspace = services.decide(TOOL, workspace.workspace_id, Action.WRITE)
-        check_hold(workspace, TOOL)
-    operation_id = services.ids.new("op")
+        await gate(workspace, held_patch(workspace.workspace_id, request))
     lease = services.leases.acquire(workspace, "patch", operation_id, instance_id)
     try:
         journal_dir = await patching.journal_dir(workspace.workspace_id)

@@ -16,7 +16,7 @@ from gateway.policy import Action
 from gateway.ports import AuditRecord
 from gateway.registry import Workspace
 from gateway.request_keys import check_key, fingerprint
-from gateway.use_cases.hold import check_hold
+from gateway.use_cases.hold import Gate, HeldCall, held_exec
 from gateway.use_cases.services import Services
 from runner import api
 from runner.api import ErrorCode, RunnerError, RunnerLost
@@ -25,7 +25,7 @@ TOOL = "exec_command"
 
 
 async def exec_command(
-    services: Services, workspace_id: str, command: tuple[str, ...], *, tty: bool, request_key: str | None
+    services: Services, gate: Gate, workspace_id: str, command: tuple[str, ...], *, tty: bool, request_key: str | None
 ) -> ExecDispatched:
     """Dispatches one command. Safe to cancel: what was begun goes on, and a retry with the same key finds it.
 
@@ -44,33 +44,39 @@ async def exec_command(
         known = services.request_keys.find(workspace_id, request_key, request)
         if known is not None:
             return await asyncio.shield(known)
-    check_hold(workspace, TOOL)
+    call = held_exec(workspace_id, command, tty, request_key)
+    await gate(workspace, call)
     await services.verify_root(workspace)
     # Nothing is awaited between this second look at the key and its entry: two callers with one key are one dispatch.
     if request_key is not None:
         known = services.request_keys.find(workspace_id, request_key, request)
         if known is not None:
             return await asyncio.shield(known)
-    task = asyncio.get_running_loop().create_task(_dispatch(services, workspace, command, tty), name="exec-dispatch")
+    task = asyncio.get_running_loop().create_task(_dispatch(services, gate, workspace, call), name="exec-dispatch")
     services.keep(task)
     if request_key is not None:
         services.request_keys.put(workspace_id, request_key, request, task)
     return await asyncio.shield(task)
 
 
-async def _dispatch(services: Services, workspace: Workspace, command: tuple[str, ...], tty: bool) -> ExecDispatched:
+async def _dispatch(services: Services, gate: Gate, workspace: Workspace, call: HeldCall) -> ExecDispatched:
     runner, instance_id = services.present_runner()
     if services.registry.workspaces.get(workspace.workspace_id) != workspace:
         # Reloaded since the decision: decide again, on the terms of now.
         workspace = services.decide(TOOL, workspace.workspace_id, Action.EXEC)
-        check_hold(workspace, TOOL)
+        await gate(workspace, call)
     process_id = services.ids.new("proc")
     services.leases.acquire(workspace, "process", process_id, instance_id)
     record = services.processes.begin(process_id, workspace, instance_id)
     try:
         _check_count(services)
         await runner.start_process(
-            api.StartProcess(process_id=process_id, terms=workspace.terms(), argv=command, tty=tty)
+            api.StartProcess(
+                process_id=process_id,
+                terms=workspace.terms(),
+                argv=tuple(call.arguments["command"]),
+                tty=call.arguments["tty"],
+            )
         )
         return _dispatched(services, workspace, process_id, "confirmed")
     except ToolError as refused:
