@@ -16,10 +16,11 @@ from itertools import accumulate
 
 from adapters.v4a.budget import Budget
 from adapters.v4a.errors import TooCostly
-from adapters.v4a.text import BOM, PASSES
+from adapters.v4a.text import BOM, LONG_LINE, PASSES
 
 _BOM_BYTES = BOM.encode()
 _PIECE_BYTES = 256 * 1024
+_NFC = 4
 _FIRST_NON_ASCII = 3
 """From this pass on, keys of ASCII lines are those of the pass before."""
 ENTRY_STEPS = 15
@@ -176,7 +177,12 @@ class LineTables:
         for key in keys_of(self._wanted):
             chars.setdefault(key, chr(len(chars) + 1))
         get = chars.get
-        table = "".join(["".join([get(key, "\0") for key in keys_of(texts)]) for texts in document.line_texts()])
+        parts: list[str] = []
+        for texts in document.line_texts():
+            if index == _NFC:
+                document.budget.spend(10 * sum([len(text) for text in texts if len(text) > LONG_LINE]))
+            parts.append("".join([get(key, "\0") for key in keys_of(texts)]))
+        table = "".join(parts)
         if index and table == self._tables[-1] and chars == self._chars[-1]:
             self._repeat()
             return

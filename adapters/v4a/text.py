@@ -23,6 +23,8 @@ _PUNCTUATION = {
     **dict.fromkeys([0xA0, *range(0x2002, 0x200B), 0x202F, 0x205F, 0x3000], " "),
 }
 _LONG_RUN = 64
+LONG_LINE = 512
+"""Characters up to which a line of nothing but combining marks is still cheap to order by insertion."""
 _PIECE_CHARS = 64 * 1024
 
 
@@ -76,11 +78,20 @@ def _trim(lines: list[str]) -> list[str]:
 
 
 def _punctuation(lines: list[str]) -> list[str]:
-    return [line if line.isascii() else line.translate(_PUNCTUATION) for line in _trim(lines)]
+    return [line if line.isascii() else _mapped(line) for line in _trim(lines)]
 
 
 def _nfc(lines: list[str]) -> list[str]:
-    return [line if line.isascii() else nfc(line).translate(_PUNCTUATION) for line in _trim(lines)]
+    return [line if line.isascii() else _mapped(nfc(line)) for line in _trim(lines)]
+
+
+def _mapped(line: str) -> str:
+    if len(line) <= LONG_LINE:
+        return line.translate(_PUNCTUATION)
+    # The same by searches: faster a character, slower a line.
+    for code, char in _PUNCTUATION.items():
+        line = line.replace(chr(code), char)
+    return line
 
 
 PASSES: tuple[tuple[str, KeyFunction], ...] = (
@@ -99,6 +110,8 @@ def nfc(text: str) -> str:
     `unicodedata` orders a run of combining marks by insertion, which a line of nothing else turns quadratic. Longer
     runs are decomposed and sorted here first (canonical ordering is a stable sort by class), and then cost it nothing.
     """
+    if len(text) <= LONG_LINE:
+        return unicodedata.normalize("NFC", text)
     # Not `is_normalized` first: where the quick check says maybe, it normalises, and so costs the same.
     return unicodedata.normalize("NFC", _long_runs().sub(_ordered, text))
 

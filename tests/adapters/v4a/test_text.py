@@ -46,3 +46,11 @@ def test_each_pass_is_as_loose_as_the_one_before_on_equal_lines(lines: list[str]
     for _, keys in PASSES:
         assert keys(lines) == keys(list(lines))
         assert len(keys(lines)) == len(lines)
+
+
+@given(st.text(st.sampled_from("a-\u2010\u2212\u2019\u201c\u00a0\u2009\u3000x\u00e9"), min_size=1, max_size=8))
+def test_long_lines_have_the_keys_that_short_ones_have(part: str) -> None:
+    for _, keys in PASSES:
+        # Letters around, so that trimming takes nothing away in between.
+        (short,) = keys([f"x{part}x"])
+        assert keys([f"x{part}x" * 400]) == [short * 400]
