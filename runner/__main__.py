@@ -17,6 +17,7 @@ import signal
 import sys
 
 from adapters.container.backend import ContainerBackend
+from adapters.egress_proxy.client import EgressProxy
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
 from adapters.inotify_watch.backend import InotifyWatchBackend
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
@@ -44,7 +45,7 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
                 filesystem=OpenatFileSystem(),
                 search=RipgrepSearch(),
                 patch_engine=PatchHelperEngine(liveness_fd=liveness_fd),
-                launcher=LinuxSandboxLauncher(liveness_fd),
+                launcher=LinuxSandboxLauncher(liveness_fd, proxy=EgressProxy()),
             ),
             "linux-container": container(),
         },

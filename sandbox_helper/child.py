@@ -11,7 +11,19 @@ import os
 import select
 from typing import NamedTuple
 
-from sandbox_helper import command, identity, init, limits, network, process_control, protect, seccomp, terminal, verify
+from sandbox_helper import (
+    bridge,
+    command,
+    identity,
+    init,
+    limits,
+    network,
+    process_control,
+    protect,
+    seccomp,
+    terminal,
+    verify,
+)
 from sandbox_helper import syscalls as sc
 from sandbox_helper.namespaces import NEW_ROOT, PROC_SELF, write_own_map
 from sandbox_helper.protocol import Plan, Run, is_below
@@ -92,6 +104,8 @@ def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter
     os.chdir("/")
     reporter.enter("network")
     network.raise_loopback()
+    if plan.network == "enabled":
+        bridge.open_and_hand_over(plan, reporter.fd)
     reporter.enter("terminal")
     slave = terminal.make(reporter.fd, request.tty) if request.tty else None
     reporter.enter("limits")

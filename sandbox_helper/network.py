@@ -1,6 +1,7 @@
-"""The network of a `restricted` command: nothing but loopback, which only has to be switched on.
+"""The network of every sandboxed command: nothing but loopback, which only has to be switched on.
 
-Refuses to know proxies. Called by the child, inside its own network namespace.
+What an `enabled` one has beside it is the bridge's. Refuses to know proxies. Called by the child, inside its own
+network namespace.
 """
 
 from __future__ import annotations

@@ -46,6 +46,13 @@ MAX_ADOPTED = 8
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
+LISTENER_KINDS = ("proxy", "transparent", "names_udp", "names_tcp")
+MAX_LISTENERS = 200
+"""The kernel passes at most 253 descriptors with one message."""
+MAX_NETLINK_MESSAGES = 1024
+LISTENERS_TAKEN = b"1"
+"""What the runner answers on the report socket once somebody serves the listeners; anything else ends the start."""
+
 
 class ProtocolError(ValueError):
     """A message that is not of this protocol: `what` is wrong, at `where`."""
@@ -69,6 +76,14 @@ class Mount(NamedTuple):
     mode: int = 0o755
 
 
+class Listener(NamedTuple):
+    """A socket that is made in the command's own network and handed to the runner: `kind` of LISTENER_KINDS."""
+
+    kind: str
+    address: str
+    port: int
+
+
 class Limits(NamedTuple):
     """Per process, except `processes`. 0 means no limit. `memory_mb` bounds private writable memory (RLIMIT_DATA)."""
 
@@ -85,8 +100,9 @@ class Plan(NamedTuple):
     `mode`: `sandbox`, or `plain` for a session, limits and descriptors without any isolation. `uid`, `gid`: the
     command's, inside and outside. `idmap`: bind the workspace so that its owner's files are the command's. `links`:
     (path, target). `files`: (path, text). `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be
-    mounted. `protect`: names below the workspace. `network`: `restricted`, or `none` for a plain one. `home`: a private
-    directory, made at the top of one of the private file systems.
+    mounted. `protect`: names below the workspace. `network`: `restricted`, `enabled`, or `none` for a plain one.
+    `home`: a private directory, made at the top of one of the private file systems. `listeners`, `netlink`: with `enabled`
+    alone; `netlink` are requests of rtnetlink(7) in hexadecimal, each of which the kernel must acknowledge.
     """
 
     mode: str
@@ -101,6 +117,8 @@ class Plan(NamedTuple):
     proc: str
     protect: tuple[str, ...]
     network: str
+    listeners: tuple[Listener, ...]
+    netlink: tuple[str, ...]
     limits: Limits
     env: tuple[tuple[str, str], ...]
     home: str
@@ -207,7 +225,8 @@ def parse_plan(value: Any) -> Plan:
     mounts = tuple(_mount(m, f"plan.mounts[{n}]") for n, m in enumerate(_list(item["mounts"], "plan.mounts")))
     workspace = _absolute(item["workspace"], "plan.workspace")
     namespaces = tuple(_one_of(n, "plan.namespaces", NAMESPACES) for n in _list(item["namespaces"], "plan.namespaces"))
-    network = _one_of(item["network"], "plan.network", ("restricted",) if mode == "sandbox" else ("none",))
+    networks = ("restricted", "enabled") if mode == "sandbox" else ("none",)
+    network = _one_of(item["network"], "plan.network", networks)
     if mode == "sandbox":
         _check_sandbox(mounts, workspace, namespaces)
         if os.path.dirname(_absolute(item["home"], "plan.home")) not in {m.target for m in mounts if m.kind == "tmpfs"}:
@@ -236,11 +255,46 @@ def parse_plan(value: Any) -> Plan:
         proc=_one_of(item["proc"], "plan.proc", ("own", "empty")),
         protect=tuple(_relative(name, "plan.protect") for name in _list(item["protect"], "plan.protect")),
         network=network,
+        listeners=_listeners(item["listeners"], network),
+        netlink=_netlink(item["netlink"], network),
         limits=Limits(*(_number(limits[name], f"plan.limits.{name}", 0, 2**40) for name in Limits._fields)),
         env=env,
         home=_absolute(item["home"], "plan.home"),
         umask=_number(item["umask"], "plan.umask", 0, 0o777),
     )
+
+
+def _listeners(value: Any, network: str) -> tuple[Listener, ...]:
+    found = []
+    for place, entry in enumerate(_list(value, "plan.listeners")):
+        where = f"plan.listeners[{place}]"
+        item = _fields(entry, where, Listener._fields)
+        kind = _one_of(item["kind"], f"{where}.kind", LISTENER_KINDS)
+        address = _one_of(item["address"], f"{where}.address", ("127.0.0.1", "0.0.0.0"))
+        found.append(Listener(kind, address, _number(item["port"], f"{where}.port", 1, 65535)))
+    if network != "enabled" and found:
+        raise ProtocolError("plan.listeners", "need network `enabled`")
+    if network == "enabled" and "proxy" not in {listener.kind for listener in found}:
+        raise ProtocolError("plan.listeners", "missing the proxy's")
+    if len(found) > MAX_LISTENERS:
+        raise ProtocolError("plan.listeners", f"more than {MAX_LISTENERS}")
+    return tuple(found)
+
+
+def _netlink(value: Any, network: str) -> tuple[str, ...]:
+    messages = tuple(_text(message, "plan.netlink") for message in _list(value, "plan.netlink"))
+    if messages and network != "enabled":
+        raise ProtocolError("plan.netlink", "needs network `enabled`")
+    if len(messages) > MAX_NETLINK_MESSAGES:
+        raise ProtocolError("plan.netlink", f"more than {MAX_NETLINK_MESSAGES} messages")
+    for message in messages:
+        try:
+            length = len(bytes.fromhex(message))
+        except ValueError:
+            raise ProtocolError("plan.netlink", "is not hexadecimal") from None
+        if not 16 <= length <= 4096:
+            raise ProtocolError("plan.netlink", "a message has a header, and at most 4096 bytes")
+    return messages
 
 
 def _check_sandbox(mounts: tuple[Mount, ...], workspace: str, namespaces: tuple[str, ...]) -> None:
@@ -285,6 +339,7 @@ def plan_value(plan: Plan) -> dict[str, Any]:
     """The JSON value of a plan."""
     value = plan._asdict()
     value["mounts"] = [mount._asdict() for mount in plan.mounts]
+    value["listeners"] = [listener._asdict() for listener in plan.listeners]
     value["limits"] = plan.limits._asdict()
     return value
 

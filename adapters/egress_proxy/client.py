@@ -16,6 +16,7 @@ from typing import Any
 
 from adapters.egress_proxy import wire
 from runner.api import WorkspaceTerms
+from runner.ports import LaunchFailed
 
 START_TIMEOUT_S = 20.0
 SERVE_TIMEOUT_S = 10.0
@@ -23,8 +24,12 @@ END_GRACE_S = 2.0
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
 
 
-class ProxyFailed(Exception):
-    """There is no proxy for the command; the text says why."""
+class ProxyFailed(LaunchFailed):
+    """There is no proxy for the command, which therefore does not start; the text says why."""
+
+    def __init__(self, message: str) -> None:
+        remedy = "Start the command again, which starts the proxy again; the runner's log says what it said."
+        super().__init__("network", "ENETDOWN", message, path="proxy", remedy=remedy)
 
 
 def program() -> list[str]:

@@ -19,6 +19,7 @@ from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
 from adapters.linux_sandbox.cover_watch import CoverWatch
 from adapters.linux_sandbox.host import HostFacts, look_up
+from adapters.linux_sandbox.network import HandOver, NetworkProxy
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
 from adapters.linux_sandbox.probing import (
@@ -38,15 +39,18 @@ from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_obj
 
 class LinuxSandboxLauncher:
     """`liveness_fd`: inherited by the helper and every PID 1; its other end reads EOF once all of them are gone.
+    `proxy`: for workspaces whose network is `enabled`, closed with the launcher; without one they are refused.
     `helper_options`, `helper_prefix`: more arguments for the helper, and a program to start it through (tests)."""
 
     def __init__(
         self,
         liveness_fd: int | None = None,
         *,
+        proxy: NetworkProxy | None = None,
         helper_options: Sequence[str] = (),
         helper_prefix: Sequence[str] = (),
     ) -> None:
+        self._proxy = proxy
         self._liveness_fd = liveness_fd
         self._options, self._prefix = tuple(helper_options), tuple(helper_prefix)
         self._host: HostFacts | None = None
@@ -54,7 +58,7 @@ class LinuxSandboxLauncher:
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._probe: Probe | None = None
-        self._by_root: dict[str, Probe] = {}
+        self._by_root: dict[tuple[str, str], Probe] = {}
         self._outside: dict[str, str] = {}
         self._plans: dict[tuple[str, bool], KnownPlan] = {}
         self._live: Counter[str] = Counter()
@@ -127,7 +131,7 @@ class LinuxSandboxLauncher:
         while True:
             known = await self._plan(terms, abilities)
             plan = known.plan
-            said = await self._posture(helper, known)
+            said = await self._posture(helper, known, terms)
             if not isinstance(said, Failure):
                 try:
                     found = report.protections(said, self._outside, plan, abilities, terms)
@@ -147,7 +151,7 @@ class LinuxSandboxLauncher:
                 raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
             abilities = weaker
 
-    async def _posture(self, helper: HelperClient, known: KnownPlan) -> dict[str, Any] | Failure:
+    async def _posture(self, helper: HelperClient, known: KnownPlan, terms: WorkspaceTerms) -> dict[str, Any] | Failure:
         """The record of a sandbox under a plan. Raises SandboxUnavailable, LaunchFailed."""
         channels = StartChannels(tty=False)
         channels.open()
@@ -156,8 +160,11 @@ class LinuxSandboxLauncher:
             channels.close_child_ends()
             if isinstance(started, Failure):
                 return started
-            said = await channels.read_report()
+            hand_over = HandOver(self._proxy, terms, "probe", started.pidfd)
+            said = await channels.read_report(hand_over)
             await reap_pidfd(started.pidfd, kill=not said.executing)
+            if hand_over.failure is not None:
+                raise hand_over.failure
             if not said.executing:
                 return _failure_of(said)
             return parse_object(channels.drain_output(), "posture")
@@ -183,13 +190,13 @@ class LinuxSandboxLauncher:
 
     async def _probe_once(self, terms: WorkspaceTerms | None) -> Probe:
         probe = await self._probed()
-        if terms is None or (await self._facts()).uid != 0:
+        if terms is None or ((await self._facts()).uid != 0 and terms.network == "restricted"):
             return probe
-        known = self._by_root.get(terms.root)
+        known = self._by_root.get((terms.root, terms.network))
         if known is None or known.helper is not probe.helper:
             # Without the protected names: a running command's covers must not be touched.
             known = await self._run_probe(probe.helper, terms.model_copy(update={"protect": ()}))
-            self._by_root[terms.root] = known
+            self._by_root[terms.root, terms.network] = known
         return known
 
     # --- launching --------------------------------------------------------------------------------------------------
@@ -227,7 +234,7 @@ class LinuxSandboxLauncher:
             helper, abilities = await self._helper("plain"), Abilities()
             found: tuple[Protection, ...] = ()
         else:
-            if terms.network == "enabled":
+            if terms.network == "enabled" and self._proxy is None:
                 raise _no_proxy()
             probe = await self._probe_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
@@ -264,7 +271,8 @@ class LinuxSandboxLauncher:
             facts = await self._facts()
             known = self._plans.get((terms.root, terminal))
             if known is None or known.terms != terms or known.abilities != abilities:
-                plan = build_plan(terms, facts, abilities, terminal=terminal)
+                # In a thread: the first plan of an `enabled` network loads a large package.
+                plan = await asyncio.to_thread(build_plan, terms, facts, abilities, terminal=terminal)
                 known = self._plans[terms.root, terminal] = KnownPlan(terms, abilities, plan, plan_id(plan))
             return known
         except PlanError as error:
@@ -290,13 +298,14 @@ class LinuxSandboxLauncher:
                 raise _launch_failed(started)
             # Before anything else is waited for: a start that was lost with its helper looks for orphans next.
             self._told.add(started.pid)
-            said = await channels.read_report()
+            hand_over = HandOver(self._proxy, terms, request.process_id, started.pidfd)
+            said = await channels.read_report(hand_over)
             if any(cover.placeholder for cover in said.covers):
                 self._littered.add(terms.root)
             if not said.executing:
                 await reap_pidfd(started.pidfd, kill=True)
                 self._told.discard(started.pid)
-                raise _launch_failed(_failure_of(said))
+                raise hand_over.failure or _launch_failed(_failure_of(said))
 
             async def ended() -> None:
                 self._running.pop(started.pid, None)
@@ -355,13 +364,14 @@ class LinuxSandboxLauncher:
         if terms is not None and terms.sandbox == "off":
             return report.switched_off()
         try:
-            if terms is not None and terms.network == "enabled":
+            if terms is not None and terms.network == "enabled" and self._proxy is None:
                 raise _no_proxy()
             probe = await self._probe_for(terms)
         except SandboxUnavailable as error:
             return report.unavailable(error.feature, error.errno, error.message, error.remedy)
         except LaunchFailed as error:
-            return report.unavailable(error.stage, error.errno, error.message, error.remedy)
+            feature = "managed_proxy" if (error.stage, error.path) == ("network", "proxy") else error.stage
+            return report.unavailable(feature, error.errno, error.message, error.remedy)
         return report.available(probe.found, terms.limits if terms is not None else Limits())
 
     async def close(self) -> None:
@@ -370,6 +380,8 @@ class LinuxSandboxLauncher:
         helpers, self._helpers = list(self._helpers.values()), {}
         for helper in helpers:
             await helper.close()
+        if self._proxy is not None:
+            await self._proxy.close()
 
 
 async def _ended_already() -> None:

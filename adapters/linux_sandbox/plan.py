@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 
 from adapters.linux_sandbox.host import HostFacts
+from adapters.linux_sandbox.network import RESTRICTED, BadRule, network_parts
 from runner.api import WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Limits, Mount, Plan, ProtocolError, parse_plan, plan_value
 
@@ -23,10 +24,12 @@ _OWN_PLACES = ("/", "/usr", "/proc", "/dev", "/tmp", "/etc")
 @dataclass(frozen=True)
 class Abilities:
     """What the probe found that a plan has to bend to. `cgroup_namespace`, `own_proc`: whether they can be had.
-    `owner`: (uid, gid) of the workspace, where its file system takes no id map and the command must be its owner."""
+    `owner`: (uid, gid) of the workspace, where its file system takes no id map and the command must be its owner.
+    `transparent`: whether addresses that stand for names can be had, with an `enabled` network."""
 
     cgroup_namespace: bool = True
     own_proc: bool = True
+    transparent: bool = True
     owner: tuple[int, int] | None = None
 
 
@@ -56,6 +59,10 @@ def _sandbox_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, 
         raise PlanError(terms.root, f"{terms.root} is a place of the sandbox's own; register a directory elsewhere")
     home = next(home for home in _HOMES if not _is_within(home, terms.root) and not _is_within(terms.root, home))
     uid, gid = abilities.owner or (host.command_uid, host.command_gid)
+    try:
+        network = network_parts(terms, transparent=abilities.transparent)
+    except BadRule as error:
+        raise PlanError(terms.root, f"the workspace's network lists: {error}") from error
     return Plan(
         mode="sandbox",
         workspace=terms.root,
@@ -65,13 +72,15 @@ def _sandbox_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, 
         mounts=_mounts(terms, host),
         links=(*host.root_links, *((("/etc/localtime", host.localtime),) if host.localtime else ()),
                ("/etc/mtab", "/proc/self/mounts"), *_unoccupied(terms)),
-        files=_files(host, uid, gid, home),
+        files=_files(host, uid, gid, home, network.resolv_conf),
         namespaces=NAMESPACES if abilities.cgroup_namespace else NAMESPACES[:6],
         proc="own" if abilities.own_proc else "empty",
         protect=tuple(sorted(terms.protect)),
-        network="restricted",
+        network=terms.network,
+        listeners=network.listeners,
+        netlink=network.netlink,
         limits=_limits(terms),
-        env=_environment(terms, home, terminal),
+        env=_environment(terms, home, terminal, network.env),
         home=home,
         umask=0o022,
     )  # fmt: skip
@@ -98,8 +107,10 @@ def _plain_plan(terms: WorkspaceTerms, host: HostFacts, terminal: bool) -> Plan:
         proc="own",
         protect=(),
         network="none",
+        listeners=(),
+        netlink=(),
         limits=_limits(terms),
-        env=_environment(terms, "/tmp", terminal),
+        env=_environment(terms, "/tmp", terminal, RESTRICTED.env),
         home="/tmp",
         umask=0o022,
     )
@@ -128,7 +139,7 @@ def _share(memory_mb: int, part: int) -> int:
     return max(1, memory_mb // part) if memory_mb else 0
 
 
-def _files(host: HostFacts, uid: int, gid: int, home: str) -> tuple[tuple[str, str], ...]:
+def _files(host: HostFacts, uid: int, gid: int, home: str, resolv_conf: str) -> tuple[tuple[str, str], ...]:
     """Accounts and names of the sandbox's own: the host's would tell who else is there."""
     nologin = "/usr/sbin/nologin"
     accounts = (
@@ -141,7 +152,7 @@ def _files(host: HostFacts, uid: int, gid: int, home: str) -> tuple[tuple[str, s
         ("/etc/group", f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
         ("/etc/hosts", f"127.0.0.1 localhost {host.hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
         ("/etc/hostname", f"{host.hostname}\n"),
-        ("/etc/resolv.conf", ""),
+        ("/etc/resolv.conf", resolv_conf),
         ("/etc/machine-id", ""),
         ("/etc/shells", "/bin/sh\n/bin/bash\n"),
     )
@@ -158,8 +169,10 @@ def _limits(terms: WorkspaceTerms) -> Limits:
     )
 
 
-def _environment(terms: WorkspaceTerms, home: str, terminal: bool) -> tuple[tuple[str, str], ...]:
-    clean = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8"}
+def _environment(
+    terms: WorkspaceTerms, home: str, terminal: bool, proxy: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    clean = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", **dict(proxy)}
     if terminal:
         clean["TERM"] = "xterm-256color"
     return tuple(sorted((clean | terms.env).items()))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from adapters.linux_sandbox.client import HelperClient
 from adapters.linux_sandbox.host import ROOT_STAND_IN_ID
+from adapters.linux_sandbox.network import PROXY_PLACE
 from adapters.linux_sandbox.plan import Abilities
 from runner.api import Limits, Protection, WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Failure, Plan
@@ -75,6 +76,8 @@ def weaken(abilities: Abilities, failure: Failure, owner: tuple[int, int]) -> Ab
 
     `owner`: (uid, gid) of the workspace; a command is never host uid 0, so root's own workspace needs the id map.
     """
+    if failure.stage == "network" and failure.path not in ("", "proxy", PROXY_PLACE) and abilities.transparent:
+        return replace(abilities, transparent=False)
     if failure.stage == "mounts" and failure.path == "proc" and abilities.own_proc:
         return replace(abilities, own_proc=False)
     if is_idmap_failure(failure) and abilities.owner is None and owner[0] != 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from adapters.linux_sandbox.network import network_protections
 from adapters.linux_sandbox.plan import Abilities
 from adapters.linux_sandbox.remedies import CGROUP_NAMESPACE, IDENTITY, LIMITS, OWN_PROC
 from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
@@ -43,9 +44,11 @@ def protections(
     Raises PostureError for a record that lacks what every record has.
     """
     try:
-        return tuple(_protections(record, outside, plan, abilities, terms.limits if terms else Limits()))
+        found = _protections(record, outside, plan, abilities, terms.limits if terms else Limits())
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise PostureError(f"the probe's record lacks {error}") from error
+    network = () if terms is None else network_protections(plan, terms, transparent=abilities.transparent)
+    return (*found, *network)
 
 
 def _protections(
@@ -196,7 +199,7 @@ def isolation_of(plan: Plan, found: tuple[Protection, ...], limits: Limits) -> I
     sandboxed = plan.mode == "sandbox"
     return Isolation(
         command_sandbox="linux-sandbox" if sandboxed else "none",
-        network="restricted" if sandboxed else "none",
+        network="none" if not sandboxed else "enabled" if plan.network == "enabled" else "restricted",
         protections={p.name: p.state for p in under(found, limits)} if sandboxed else {},
         limits={
             "timeout_s": "deadline" if limits.timeout_s else "off",

@@ -51,7 +51,9 @@ def test_a_plan_with_a_field_of_another_type_is_refused(field: str, wrong: objec
     ("change", "what"),
     [
         ({"approved": True}, "unknown field approved"),
-        ({"network": "enabled"}, "plan.network"),
+        ({"network": "enabled"}, "plan.listeners"),
+        ({"listeners": [{"kind": "proxy", "address": "127.0.0.1", "port": 3128}]}, "plan.listeners"),
+        ({"netlink": ["00" * 16]}, "plan.netlink"),
         ({"network": "none"}, "plan.network"),
         ({"namespaces": ["user", "mnt", "pid", "ipc", "uts"]}, "missing namespace net"),
         ({"namespaces": ["user", "mnt", "pid", "net", "ipc", "uts", "time"]}, "plan.namespaces"),
