@@ -28,6 +28,7 @@ hypothesis.settings.register_profile("deep", max_examples=5_000, deadline=None, 
 hypothesis.settings.load_profile(os.environ.get("CODESPACE_HYPOTHESIS") or "same")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Attacks fill process tables and count what one uid may have, so that no two of them run side by side."""
     for item in items:
