@@ -101,8 +101,8 @@ class Plan(NamedTuple):
     command's, inside and outside. `idmap`: bind the workspace so that its owner's files are the command's. `links`:
     (path, target). `files`: (path, text). `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be
     mounted. `protect`: names below the workspace. `network`: `restricted`, `enabled`, or `none` for a plain one.
-    `home`: a private directory, made at the top of one of the private file systems. `listeners`, `netlink`: with `enabled`
-    alone; `netlink` are requests of rtnetlink(7) in hexadecimal, each of which the kernel must acknowledge.
+    `home`: a private directory, made at the top of one of the private file systems. `listeners`, `netlink`: with
+    `enabled` alone; `netlink` are requests of rtnetlink(7) in hexadecimal, each of which the kernel must acknowledge.
     """
 
     mode: str
