@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.steering import Delivery, IntentKind, IntentState, WorkState
 from runner.api import FileChange
 
 ProtectionState = Literal["active", "degraded", "off"]
@@ -136,6 +137,17 @@ class ExecDispatched(Answer):
     dispatch_status: Literal["confirmed", "unknown"]
 
 
+class ProcessListed(Answer):
+    """A command as its operator sees it. `command`: as it was asked for."""
+
+    process_id: str
+    workspace_id: str
+    command: tuple[str, ...]
+    tty: bool
+    state: Literal["running", "exited"]
+    started_at: datetime
+
+
 # --- patches ----------------------------------------------------------------------------------------------------------
 class PatchAnswer(Answer):
     """`replayed`: present and true where a recorded result is given again. `operation_id`: absent with a preview."""
@@ -200,6 +212,98 @@ class HoldListed(Answer):
     finished_at: datetime | None = None
     operation_id: str | None = None
     request: dict[str, Any] | None = None
+
+
+# --- works ------------------------------------------------------------------------------------------------------------
+class WorkOpened(Answer):
+    work_id: str
+    workspace_id: str
+    state: WorkState
+
+
+class SteerStatus(Answer):
+    """Counts, never what the instructions say. `claimed_intent_ids`: what is claimed and not completed."""
+
+    work_id: str
+    state: WorkState
+    queued: int
+    claimed: int
+    claimable_now: int
+    queue_revision: int
+    claimed_intent_ids: tuple[str, ...] | None = None
+
+
+class SteerItem(Answer):
+    intent_id: str
+    revision: int
+    kind: IntentKind
+    delivery: Delivery
+    content: str
+
+
+class ClaimAnswer(Answer):
+    """`item` is absent where nothing can be claimed now."""
+
+    item: SteerItem | None = None
+
+
+class CompleteAnswer(Answer):
+    work_id: str
+    intent_id: str
+    state: Literal["done", "blocked"]
+
+
+class FinishAnswer(Answer):
+    work_id: str
+    closed: bool
+    reason: Literal["pending_user_input", "cancelled"] | None = None
+    queued: int
+    state: WorkState
+
+
+class Coordination(Answer):
+    """The hint beside the results of tools that take `work_id`."""
+
+    work_id: str
+    pending_user_items: int
+    queue_revision: int
+
+
+class IntentAnswer(Answer):
+    """One instruction, as its author sees it."""
+
+    intent_id: str
+    work_id: str | None = None
+    workspace_id: str
+    position: int
+    revision: int
+    kind: IntentKind
+    delivery: Delivery
+    body: str
+    state: IntentState
+
+
+class WorkListed(Answer):
+    """One work, as its user sees it."""
+
+    work_id: str
+    workspace_id: str
+    title: str | None = None
+    state: WorkState
+    queued: int
+    claimed: int
+    claimable_now: int
+    queue_revision: int
+    created_at: datetime
+    closed_at: datetime | None = None
+
+
+class StopAnswer(Answer):
+    """`killed`: how many commands were ended."""
+
+    ok: Literal[True] = True
+    killed: int
+    intent: IntentAnswer
 
 
 # --- readiness --------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Appliance:
                 server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
                 if server is None:
                     return
-                http = self._http = HttpApp(self._application, server, self._metrics)
+                http = self._http = HttpApp(self._application, server, self._metrics, self._version, self._log)
                 front = self._front = HttpServer()
                 async with http.running():
                     door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics, log=self._log)

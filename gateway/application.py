@@ -11,17 +11,25 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.answers import (
+    ClaimAnswer,
+    CompleteAnswer,
+    Coordination,
     ExecDispatched,
+    FinishAnswer,
     HoldAnswer,
     HoldListed,
     OperationAnswer,
     PatchAnswer,
+    ProcessListed,
     Readiness,
     ResumeAnswer,
+    SteerStatus,
+    WorkOpened,
     WorkspaceInfo,
 )
 from gateway.data_directory import open_data_directory
@@ -34,6 +42,7 @@ from gateway.store.approvals import ApprovalStore, State
 from gateway.store.database import Database, StoreFailed
 from gateway.store.ledger import Ledger
 from gateway.store.migrations import MIGRATIONS
+from gateway.store.works import WorkStore
 from gateway.use_cases import apply_patch, exec_command, operation_status, process_calls, reading
 from gateway.use_cases.approvals import Approvals, Decision
 from gateway.use_cases.custody import Custody
@@ -42,6 +51,7 @@ from gateway.use_cases.patching import Patching, PatchRequest
 from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.reload import lock_roots, reload_registry
 from gateway.use_cases.services import Services
+from gateway.use_cases.works import Works
 from gateway.use_cases.workspace_info import Informant
 from runner import api
 
@@ -59,6 +69,11 @@ BASE_TOOLS = frozenset(
         "approval_create",
         "approval_resolve",
         "operation_resume",
+        "work_open",
+        "steer_status",
+        "steer_claim_next",
+        "steer_complete",
+        "work_finish",
     }
 )
 PREDECESSOR_S = 5.0
@@ -104,6 +119,7 @@ class Application:
         store = ApprovalStore(self._database)
         self._holds = Holds(self._services, store)
         self._approvals = Approvals(self._services, ledger, store, self._holds, self._run_patch, self._run_exec)
+        self._works = Works(self._services, WorkStore(self._database))
         self._writable_until = 0.0
         self._data_lock: DirectoryLock | None = None
         self._reloading = asyncio.Lock()
@@ -311,6 +327,31 @@ class Application:
             self._services, approved, call.workspace_id, command, tty=tty, request_key=call.request_key
         )
 
+    # --- works --------------------------------------------------------------------------------------------------------
+    @property
+    def inbox(self) -> Works:
+        """What a user does with works and instructions; the agent's side is in the methods below."""
+        return self._works
+
+    async def work_open(self, workspace_id: str, title: str | None = None) -> WorkOpened:
+        return await self._works.open(workspace_id, title)
+
+    async def steer_status(self, work_id: str) -> SteerStatus:
+        return await self._works.status(work_id)
+
+    async def steer_claim_next(self, work_id: str) -> ClaimAnswer:
+        return await self._works.claim_next(work_id)
+
+    async def steer_complete(self, work_id: str, intent_id: str, outcome: Literal["done", "blocked"]) -> CompleteAnswer:
+        return await self._works.complete(work_id, intent_id, outcome)
+
+    async def work_finish(self, work_id: str) -> FinishAnswer:
+        return await self._works.finish(work_id)
+
+    async def coordination(self, work_id: str, workspace_id: str | None = None) -> Coordination:
+        """The hint beside results: counts, never what the instructions say (WORK-3)."""
+        return await self._works.coordination(work_id, workspace_id)
+
     # --- commands -----------------------------------------------------------------------------------------------------
     async def exec_command(
         self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
@@ -330,6 +371,10 @@ class Application:
 
     async def resize_process(self, request: api.ResizeProcess) -> api.ProcessResized:
         return await process_calls.resize_process(self._services, request)
+
+    async def list_processes(self, workspace_id: str | None = None) -> tuple[ProcessListed, ...]:
+        """What runs, or ended a short while ago. For operators."""
+        return await process_calls.list_processes(self._services, workspace_id)
 
     async def terminate_process(self, request: api.TerminateProcess) -> api.ProcessTerminating:
         return await process_calls.terminate_process(self._services, request)

@@ -10,9 +10,11 @@ import pytest
 
 from gateway.errors import Code
 from gateway.http.door import MAX_BODY_BYTES
+from gateway.http.inbox_api import ENDPOINTS
 from gateway.mcp.catalogue import ALL_TOOLS
 from gateway.registry_file import LimitsEntry, WorkspaceEntry
 from gateway.settings import Settings
+from gateway.steering import CLAIMABLE
 from runner import api
 from runner.processes.table import FINISHED_TTL_S, MAX_FINISHED
 
@@ -69,9 +71,16 @@ def test_the_page_for_agents_lists_every_tool_in_order() -> None:
 @pytest.mark.covers("TOOL-2")
 def test_the_page_for_agents_explains_every_code_that_its_tools_answer() -> None:
     listed = first_cells(text_of("docs/agents.md"), "| code | what to do |")
-    not_answered = {code.value for code in Code if code.value.startswith(("WORK_", "INTENT_"))}
+    not_answered = {"INTENT_ALREADY_CLAIMED", "INTENT_REVISION_CONFLICT"}  # the inbox answers them, no tool
     assert len(listed) == len(set(listed))
     assert set(listed) == {code.value for code in Code} - not_answered - {"CHECK_ONLY_CONFLICT"}
+
+
+@pytest.mark.covers("WORK-2")
+def test_the_page_of_the_inbox_lists_every_endpoint_in_order() -> None:
+    served = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS]
+    assert first_cells(text_of("docs/inbox.md"), "| endpoint | does |") == served
+    assert first_cells(text_of("docs/inbox.md"), "| `delivery` | the agent can claim it |") == list(CLAIMABLE)
 
 
 def test_the_page_for_operators_lists_every_registry_key_limit_and_setting() -> None:

@@ -1,4 +1,4 @@
-"""The HTTP routes: /mcp, and beside it /healthz, /readyz and /metrics.
+"""The HTTP routes: /mcp, and beside it /inbox, /healthz, /readyz and /metrics.
 
 Refuses to know: sockets, tokens, tools. `gateway.http.door` stands before it, `gateway.http.server` runs it.
 """
@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
 
 from gateway.application import Application
 from gateway.http.direct_calls import DirectCalls
 from gateway.http.door import MAX_BODY_BYTES
+from gateway.http.inbox import Inbox
 from gateway.mcp.server import ToolServer
 from gateway.metrics import Metrics
 
@@ -27,7 +29,9 @@ SESSION_IDLE_S = 30 * 60
 class HttpApp:
     """ASGI. `running()` must be entered while requests are served: it owns the sessions of the older protocol era."""
 
-    def __init__(self, application: Application, server: ToolServer, metrics: Metrics) -> None:
+    def __init__(
+        self, application: Application, server: ToolServer, metrics: Metrics, version: str, log: FilteringBoundLogger
+    ) -> None:
         self._application = application
         self._metrics = metrics
         # Host, origin and size are checked by the door for every route, so the SDK's own checks of them are off here.
@@ -39,6 +43,7 @@ class HttpApp:
             session_idle_timeout=SESSION_IDLE_S,
         )
         self._mcp = DirectCalls(server, self._sessions.handle_request)
+        self._inbox = Inbox(application, version, log)
         self._rest = Starlette(
             routes=[
                 Route("/healthz", self._healthz),
@@ -53,6 +58,8 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/mcp":
             await self._mcp(scope, receive, send)
+        elif scope["path"].startswith("/inbox/"):
+            await self._inbox.asgi(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 

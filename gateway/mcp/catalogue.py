@@ -21,7 +21,12 @@ from gateway.mcp.tools import (
     process_status,
     read,
     read_process,
+    steer_claim_next,
+    steer_complete,
+    steer_status,
     terminate_process,
+    work_finish,
+    work_open,
     workspace_info,
     write_stdin,
 )
@@ -42,6 +47,11 @@ ALL_TOOLS: tuple[Tool[Any], ...] = (
     approval_create.TOOL,
     approval_resolve.TOOL,
     operation_resume.TOOL,
+    work_open.TOOL,
+    steer_status.TOOL,
+    steer_claim_next.TOOL,
+    steer_complete.TOOL,
+    work_finish.TOOL,
 )
 
 

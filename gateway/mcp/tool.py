@@ -52,7 +52,8 @@ class Hints:
 
 @dataclass(frozen=True)
 class Tool(Generic[A]):
-    """One listed tool. `call` raises `ToolError`; its answer is an instance of `result`.
+    """One listed tool. `call` raises `ToolError`; its answer is an instance of `result`, or of a base of it that lacks
+    optional fields.
 
     `description` is all an agent has to work from. Tools that change something say in it that a lost response is not a
     failed execution, and what to do instead of sending the call again (TOOL-3).

@@ -70,8 +70,8 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._transaction, job)
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs `job` on a connection that cannot write; it sees every transaction that was told done before. Raises
-        `StoreFailed`."""
+        """Runs `job` on a connection that cannot write; it sees one moment, and every transaction that was told
+        done before. Raises `StoreFailed`."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._query, job)
 
     async def erase(self) -> bool:
@@ -119,7 +119,9 @@ class Database:
                 raise
 
     def _open_reader(self) -> None:
-        connection = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
         connection.row_factory = sqlite3.Row
         self._read_connection = connection
 
@@ -144,7 +146,11 @@ class Database:
         if self._read_connection is None:
             raise StoreFailed("it is closed")
         try:
-            return job(self._read_connection)
+            self._read_connection.execute("BEGIN")  # all that a job reads is of one moment
+            try:
+                return job(self._read_connection)
+            finally:
+                self._read_connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StoreFailed(str(error)) from error
 

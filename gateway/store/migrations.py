@@ -71,4 +71,44 @@ MIGRATIONS: tuple[Migration, ...] = (
             "CREATE INDEX approvals_of_workspace ON approvals (workspace_id, state)",
         ),
     ),
+    Migration(
+        "0003_works",
+        (
+            """
+            CREATE TABLE works (
+                work_id        TEXT PRIMARY KEY,
+                workspace_id   TEXT NOT NULL,
+                title          TEXT,
+                state          TEXT NOT NULL CHECK (state IN ('active', 'closing', 'closed', 'cancelled')),
+                queue_revision INTEGER NOT NULL DEFAULT 0,
+                created_at     TEXT NOT NULL,
+                closed_at      TEXT
+            ) STRICT
+            """,
+            "CREATE INDEX works_of_workspace ON works (workspace_id)",
+            # `carried`: a next_work intent that has come to the work it waited for.
+            """
+            CREATE TABLE intents (
+                intent_id    TEXT PRIMARY KEY,
+                work_id      TEXT NOT NULL REFERENCES works (work_id),
+                workspace_id TEXT NOT NULL,
+                position     INTEGER NOT NULL,
+                revision     INTEGER NOT NULL DEFAULT 1,
+                kind         TEXT NOT NULL CHECK (kind IN ('follow_up', 'note', 'stop_notice')),
+                delivery     TEXT NOT NULL CHECK (delivery IN ('next_checkpoint', 'after_current_work', 'next_work')),
+                carried      INTEGER NOT NULL DEFAULT 0,
+                body         TEXT NOT NULL,
+                state        TEXT NOT NULL CHECK (state IN ('draft', 'queued', 'claimed', 'done', 'blocked',
+                                                            'cancelled', 'superseded')),
+                created_at   TEXT NOT NULL,
+                updated_at   TEXT NOT NULL
+            ) STRICT
+            """,
+            "CREATE INDEX intents_of_work ON intents (work_id, state)",
+            """
+            CREATE INDEX intents_to_carry ON intents (workspace_id)
+                WHERE delivery = 'next_work' AND carried = 0 AND state = 'queued'
+            """,
+        ),
+    ),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from gateway.answers import ProcessListed
 from gateway.errors import Code, ToolError
 from gateway.ports import AuditRecord
 from gateway.processes import ProcessRecord
@@ -44,6 +45,31 @@ async def terminate_process(services: Services, request: api.TerminateProcess) -
     """As `read_process`; idempotent."""
     return await _change(
         services, "terminate_process", request.process_id, lambda runner: runner.terminate_process(request)
+    )
+
+
+async def list_processes(services: Services, workspace_id: str | None) -> tuple[ProcessListed, ...]:
+    """Handles of the present runner, oldest first. Raises `ToolError` WORKSPACE_NOT_FOUND, RUNNER_UNAVAILABLE."""
+    if workspace_id is not None:
+        services.registry.workspace(workspace_id)
+    runner, _ = services.present_runner()
+    try:
+        listed = await runner.list_processes(api.ListProcesses(workspace_id=workspace_id))
+    except RunnerLost:
+        raise ToolError(Code.RUNNER_UNAVAILABLE, "the runner was lost: nothing of it runs", retryable=True) from None
+    except RunnerError as error:
+        raise ToolError.from_runner(error) from None
+    return tuple(
+        ProcessListed(
+            process_id=one.process_id,
+            workspace_id=one.workspace_id,
+            command=one.argv,
+            tty=one.tty,
+            state=one.state,
+            started_at=one.started_at_utc,
+        )
+        for one in sorted(listed.processes, key=lambda process: process.process_id)
+        if one.workspace_id in services.registry.workspaces
     )
 
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from gateway.answers import (
+    ClaimAnswer,
+    CompleteAnswer,
+    Coordination,
     ExecDispatched,
+    FinishAnswer,
+    HoldAnswer,
     OperationAnswer,
     PatchAnswer,
     Readiness,
+    ResumeAnswer,
+    SteerItem,
+    SteerStatus,
+    WorkOpened,
     WorkspaceInfo,
     WorkspaceListed,
 )
@@ -31,7 +41,19 @@ FIRST_TOOLS = frozenset(
         "terminate_process",
     }
 )
-ALL_TOOLS = FIRST_TOOLS | {"grep", "apply_patch", "operation_status"}
+ALL_TOOLS = FIRST_TOOLS | {
+    "grep",
+    "apply_patch",
+    "operation_status",
+    "approval_create",
+    "approval_resolve",
+    "operation_resume",
+    "work_open",
+    "steer_status",
+    "steer_claim_next",
+    "steer_complete",
+    "work_finish",
+}
 
 
 class FakeApplication(Application):
@@ -133,6 +155,57 @@ class FakeApplication(Application):
             changes=(),
             events=(),
         )
+
+    async def hold_patch(
+        self,
+        workspace_id: str,
+        patch: str,
+        expected_versions: Mapping[str, str] | None = None,
+        operation_key: str | None = None,
+    ) -> HoldAnswer:
+        self._called("approval_create", (workspace_id, patch, expected_versions, operation_key))
+        return HoldAnswer(approval_id="apr_1", state="pending")
+
+    async def hold_exec(
+        self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None
+    ) -> HoldAnswer:
+        self._called("approval_create", (workspace_id, command, tty, request_key))
+        return HoldAnswer(approval_id="apr_1", state="pending")
+
+    async def approval_resolve(self, approval_id: str, decision: Literal["grant", "deny"]) -> HoldAnswer:
+        self._called("approval_resolve", (approval_id, decision))
+        return HoldAnswer(approval_id=approval_id, state="granted" if decision == "grant" else "denied")
+
+    async def operation_resume(self, approval_id: str) -> ResumeAnswer:
+        self._called("operation_resume", approval_id)
+        dispatched = ExecDispatched(process_id="proc_1", dispatch_status="confirmed")
+        return ResumeAnswer(approval_id=approval_id, exec_command=dispatched)
+
+    async def work_open(self, workspace_id: str, title: str | None = None) -> WorkOpened:
+        self._called("work_open", (workspace_id, title))
+        return WorkOpened(work_id="work_1", workspace_id=workspace_id, state="active")
+
+    async def coordination(self, work_id: str, workspace_id: str | None = None) -> Coordination:
+        if work_id != "work_1":
+            raise ToolError(Code.WORK_NOT_FOUND, f"no work {work_id!r}")
+        return Coordination(work_id=work_id, pending_user_items=2, queue_revision=3)
+
+    async def steer_status(self, work_id: str) -> SteerStatus:
+        self._called("steer_status", work_id)
+        return SteerStatus(work_id=work_id, state="active", queued=2, claimed=0, claimable_now=1, queue_revision=3)
+
+    async def steer_claim_next(self, work_id: str) -> ClaimAnswer:
+        self._called("steer_claim_next", work_id)
+        item = SteerItem(intent_id="int_1", revision=1, kind="note", delivery="next_checkpoint", content="hi")
+        return ClaimAnswer(item=item)
+
+    async def steer_complete(self, work_id: str, intent_id: str, outcome: Literal["done", "blocked"]) -> CompleteAnswer:
+        self._called("steer_complete", (work_id, intent_id, outcome))
+        return CompleteAnswer(work_id=work_id, intent_id=intent_id, state=outcome)
+
+    async def work_finish(self, work_id: str) -> FinishAnswer:
+        self._called("work_finish", work_id)
+        return FinishAnswer(work_id=work_id, closed=True, queued=0, state="closed")
 
     async def exec_command(
         self, workspace_id: str, command: tuple[str, ...], tty: bool = False, request_key: str | None = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from gateway.answers import PatchAnswer
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import NEVER_RESEND, WorkspaceId
+from gateway.mcp.tools.coordinated import ApplyPatchResult, HintOf, with_hint
 
 
 class ApplyPatchArguments(Arguments):
@@ -34,15 +34,22 @@ class ApplyPatchArguments(Arguments):
         | None
     ) = None
     check_only: Annotated[bool, Field(description="Answer what would change; change nothing, record nothing.")] = False
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: ApplyPatchArguments) -> PatchAnswer:
-    return await application.apply_patch(
+async def call(application: Application, arguments: ApplyPatchArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
         arguments.workspace_id,
-        arguments.patch,
-        arguments.expected_versions,
-        arguments.operation_key,
-        arguments.check_only,
+        ApplyPatchResult,
+        lambda: application.apply_patch(
+            arguments.workspace_id,
+            arguments.patch,
+            arguments.expected_versions,
+            arguments.operation_key,
+            arguments.check_only,
+        ),
     )
 
 
@@ -56,7 +63,7 @@ TOOL = Tool(
         f"{NEVER_RESEND} with operation_status, or use operation_key, with which a retry is safe."
     ),
     arguments=ApplyPatchArguments,
-    result=PatchAnswer,
+    result=ApplyPatchResult,
     hints=Hints(read_only=False, destructive=True, idempotent=False),
     call=call,
 )

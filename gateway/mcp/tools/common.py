@@ -11,6 +11,7 @@ from runner.api import MAX_MATCHES, MAX_WAIT_MS
 WorkspaceId = Annotated[str, Field(description="A registered workspace; workspace_info lists them.")]
 ProcessId = Annotated[str, Field(description="From exec_command. Not a PID, not a request id.")]
 ApprovalId = Annotated[str, Field(description="From APPROVAL_REQUIRED, or from approval_create.")]
+WorkId = Annotated[str, Field(description="From work_open.")]
 RelativePath = Annotated[str, Field(description="Relative to the workspace root; no leading slash, no '..'.")]
 MatchLimit = Annotated[
     int, Field(ge=1, le=MAX_MATCHES, description=f"Most matches to return: 1 to {MAX_MATCHES}, 200 if left out.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from gateway.answers import ExecDispatched
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import NEVER_RESEND, WorkspaceId
+from gateway.mcp.tools.coordinated import ExecCommandResult, HintOf, with_hint
 
 
 class ExecCommandArguments(Arguments):
@@ -30,11 +30,18 @@ class ExecCommandArguments(Arguments):
         ]
         | None
     ) = None
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: ExecCommandArguments) -> ExecDispatched:
-    return await application.exec_command(
-        arguments.workspace_id, tuple(arguments.command), arguments.tty, arguments.request_key
+async def call(application: Application, arguments: ExecCommandArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
+        arguments.workspace_id,
+        ExecCommandResult,
+        lambda: application.exec_command(
+            arguments.workspace_id, tuple(arguments.command), arguments.tty, arguments.request_key
+        ),
     )
 
 
@@ -50,7 +57,7 @@ TOOL = Tool(
         "with process_status, or use request_key, with which a retry is safe."
     ),
     arguments=ExecCommandArguments,
-    result=ExecDispatched,
+    result=ExecCommandResult,
     hints=Hints(read_only=False, destructive=True, idempotent=False),
     call=call,
 )

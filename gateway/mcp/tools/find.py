@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import MatchLimit, PageCursor, WorkspaceId
-from runner.api import FindPage
+from gateway.mcp.tools.coordinated import FindResult, HintOf, with_hint
 
 Glob = Annotated[
     str,
@@ -27,10 +27,17 @@ class FindArguments(Arguments):
     pattern: Glob
     limit: MatchLimit | None = None
     cursor: PageCursor | None = None
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: FindArguments) -> FindPage:
-    return await application.find_files(arguments.workspace_id, arguments.pattern, arguments.limit, arguments.cursor)
+async def call(application: Application, arguments: FindArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
+        arguments.workspace_id,
+        FindResult,
+        lambda: application.find_files(arguments.workspace_id, arguments.pattern, arguments.limit, arguments.cursor),
+    )
 
 
 TOOL = Tool(
@@ -41,7 +48,7 @@ TOOL = Tool(
         "does not follow links. truncated says that there are more: pass next_cursor as cursor to go on."
     ),
     arguments=FindArguments,
-    result=FindPage,
+    result=FindResult,
     hints=Hints(read_only=True, destructive=False, idempotent=True),
     call=call,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import MatchLimit, PageCursor, WorkspaceId
-from runner.api import GrepPage
+from gateway.mcp.tools.coordinated import GrepResult, HintOf, with_hint
 
 
 class GrepArguments(Arguments):
@@ -21,18 +21,25 @@ class GrepArguments(Arguments):
     context: Annotated[int, Field(ge=0, le=20, description="Lines to show before and after each match.")] = 0
     limit: MatchLimit | None = None
     cursor: PageCursor | None = None
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: GrepArguments) -> GrepPage:
-    return await application.grep_files(
+async def call(application: Application, arguments: GrepArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
         arguments.workspace_id,
-        arguments.pattern,
-        arguments.glob,
-        arguments.ignore_case,
-        arguments.gitignore,
-        arguments.context,
-        arguments.limit,
-        arguments.cursor,
+        GrepResult,
+        lambda: application.grep_files(
+            arguments.workspace_id,
+            arguments.pattern,
+            arguments.glob,
+            arguments.ignore_case,
+            arguments.gitignore,
+            arguments.context,
+            arguments.limit,
+            arguments.cursor,
+        ),
     )
 
 
@@ -45,7 +52,7 @@ TOOL = Tool(
         "next_cursor as cursor to go on."
     ),
     arguments=GrepArguments,
-    result=GrepPage,
+    result=GrepResult,
     hints=Hints(read_only=True, destructive=False, idempotent=True),
     call=call,
 )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from gateway.answers import Answer
+from pydantic import BaseModel
+
+from gateway.answers import Answer, Coordination
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import ProcessId, WaitMs
+from gateway.mcp.tools.coordinated import HintOf, with_hint
 from runner.api import CommandExit, Isolation, QueryProcess
 
 
 class ProcessStatusArguments(Arguments):
     process_id: ProcessId
     wait_ms: WaitMs = 0
+    work_id: HintOf | None = None
 
 
 class ProcessStatusResult(Answer):
@@ -32,9 +36,16 @@ class ProcessStatusResult(Answer):
     started_at: datetime
     exited_at: datetime | None = None
     isolation: Isolation
+    coordination: Coordination | None = None
 
 
-async def call(application: Application, arguments: ProcessStatusArguments) -> ProcessStatusResult:
+async def call(application: Application, arguments: ProcessStatusArguments) -> BaseModel:
+    return await with_hint(
+        application, arguments.work_id, None, ProcessStatusResult, lambda: _status(application, arguments)
+    )
+
+
+async def _status(application: Application, arguments: ProcessStatusArguments) -> ProcessStatusResult:
     status = await application.process_status(QueryProcess(process_id=arguments.process_id, wait_ms=arguments.wait_ms))
     return ProcessStatusResult(
         process_id=status.process_id,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import RelativePath, WorkspaceId
-from runner.api import FileContent
+from gateway.mcp.tools.coordinated import HintOf, ReadResult, with_hint
 
 
 class ReadArguments(Arguments):
@@ -17,10 +17,17 @@ class ReadArguments(Arguments):
     path: RelativePath
     offset: Annotated[int, Field(ge=1, description="First line to return, counted from 1.")] | None = None
     limit: Annotated[int, Field(ge=1, description="Number of lines to return.")] | None = None
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: ReadArguments) -> FileContent:
-    return await application.read_file(arguments.workspace_id, arguments.path, arguments.offset, arguments.limit)
+async def call(application: Application, arguments: ReadArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
+        arguments.workspace_id,
+        ReadResult,
+        lambda: application.read_file(arguments.workspace_id, arguments.path, arguments.offset, arguments.limit),
+    )
 
 
 TOOL = Tool(
@@ -33,7 +40,7 @@ TOOL = Tool(
         "and encoding says so. Symbolic links, devices, FIFOs and paths out of the workspace are refused."
     ),
     arguments=ReadArguments,
-    result=FileContent,
+    result=ReadResult,
     hints=Hints(read_only=True, destructive=False, idempotent=True),
     call=call,
 )

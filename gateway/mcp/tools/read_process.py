@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import ProcessId, WaitMs
-from runner.api import ProcessOutput, ReadProcess
+from gateway.mcp.tools.coordinated import HintOf, ReadProcessResult, with_hint
+from runner.api import ReadProcess
 
 
 class ReadProcessArguments(Arguments):
@@ -21,17 +22,24 @@ class ReadProcessArguments(Arguments):
         Literal["utf-8", "base64"],
         Field(description="utf-8: bytes that are not UTF-8 appear as U+FFFD. base64: exact."),
     ] = "utf-8"
+    work_id: HintOf | None = None
 
 
-async def call(application: Application, arguments: ReadProcessArguments) -> ProcessOutput:
-    return await application.read_process(
-        ReadProcess(
-            process_id=arguments.process_id,
-            cursor=arguments.cursor,
-            wait_ms=arguments.wait_ms,
-            max_bytes=arguments.max_bytes,
-            encoding=arguments.encoding,
-        )
+async def call(application: Application, arguments: ReadProcessArguments) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
+        None,
+        ReadProcessResult,
+        lambda: application.read_process(
+            ReadProcess(
+                process_id=arguments.process_id,
+                cursor=arguments.cursor,
+                wait_ms=arguments.wait_ms,
+                max_bytes=arguments.max_bytes,
+                encoding=arguments.encoding,
+            )
+        ),
     )
 
 
@@ -45,7 +53,7 @@ TOOL = Tool(
         "output_lost says that bytes before retained_from are gone."
     ),
     arguments=ReadProcessArguments,
-    result=ProcessOutput,
+    result=ReadProcessResult,
     hints=Hints(read_only=True, destructive=False, idempotent=True),
     call=call,
 )

@@ -50,7 +50,7 @@ async def both_ways() -> AsyncIterator[Ways]:
     metrics = Metrics()
     log = gateway_logging.configure("error", stream=io.StringIO())
     server = ToolServer(application, listed(ALL_TOOLS), version="9%b", metrics=metrics, log=log, local_peer="here")
-    app = HttpApp(application, server, metrics)
+    app = HttpApp(application, server, metrics, "0", log)
     plain = StreamableHTTPSessionManager(server.sdk, json_response=True)
     async with contextlib.AsyncExitStack() as stack:
         for running in (app.running(), plain.run()):
@@ -204,7 +204,7 @@ async def test_the_usual_request_does_not_pass_the_sdk() -> None:
     metrics = Metrics()
     log = gateway_logging.configure("error", stream=io.StringIO())
     server = ToolServer(application, listed(application.tools), version="0", metrics=metrics, log=log, local_peer="h")
-    app = HttpApp(application, server, metrics)  # its sessions do not run, so the SDK would fail
+    app = HttpApp(application, server, metrics, "0", log)  # its sessions do not run, so the SDK would fail
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as client:
         body, headers = modern_call("read", {"workspace_id": "demo", "path": "hello.txt"})
         assert (await client.post("/mcp", content=body, headers=headers)).status_code == 200

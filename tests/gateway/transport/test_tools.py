@@ -49,7 +49,16 @@ GOOD: dict[str, dict[str, Any]] = {
     "write_stdin": {"process_id": "p", "data": "", "eof": True},
     "process_resize": {"process_id": "p", "rows": 1, "cols": 1000},
     "terminate_process": {"process_id": "p"},
+    "approval_create": {"tool": "exec_command", "arguments": {"workspace_id": "demo", "command": ["true"]}},
+    "approval_resolve": {"approval_id": "apr_1", "decision": "grant"},
+    "operation_resume": {"approval_id": "apr_1"},
+    "work_open": {"workspace_id": "demo", "title": "t"},
+    "steer_status": {"work_id": "work_1"},
+    "steer_claim_next": {"work_id": "work_1"},
+    "steer_complete": {"work_id": "work_1", "intent_id": "int_1", "outcome": "blocked"},
+    "work_finish": {"work_id": "work_1"},
 }
+HINTED = sorted(n for n, tool in BY_NAME.items() if "coordination" in tool.output_schema()["properties"])
 
 
 @pytest.fixture
@@ -99,7 +108,8 @@ def test_every_tool_has_closed_schemas_without_environment_options(tool: Tool[An
 def test_the_hints_say_what_a_tool_may_do() -> None:
     read_only = {tool.name for tool in CATALOGUE if tool.hints.read_only}
     assert read_only == {
-        *("workspace_info", "read", "find", "grep", "operation_status", "read_process", "process_status")
+        *("workspace_info", "read", "find", "grep", "operation_status", "read_process", "process_status"),
+        "steer_status",
     }
     assert not any(tool.hints.destructive for tool in CATALOGUE if tool.hints.read_only)
     assert BY_NAME["exec_command"].hints.destructive
@@ -143,7 +153,8 @@ async def test_a_result_fits_its_schema_and_comes_as_compact_text_too(server: To
 def test_an_error_fits_the_schema_of_every_result_and_half_a_result_does_not(tool: Tool[Any]) -> None:
     error = ToolError(Code.INTERNAL, "it failed", details={"error_id": "e"}, operation_id="op_1").to_structured()
     jsonschema.validate(error, tool.output_schema())
-    for wrong in ({}, {"error": {"code": "INTERNAL"}}, {**error, "surplus": 1}):
+    half: list[dict[str, Any]] = [{}] if tool.output_schema()["anyOf"][0]["required"] else []
+    for wrong in (*half, {"error": {"code": "INTERNAL"}}, {**error, "surplus": 1}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, tool.output_schema())
 
@@ -156,6 +167,34 @@ async def test_process_status_has_the_public_names_of_its_times(server: ToolServ
     assert (got["started_at"], got["exited_at"]) == ("2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z")
     assert got["command_exit"] == {"code": 0}
     assert "limit" not in got
+
+
+@pytest.mark.covers("WORK-3")
+@pytest.mark.parametrize(
+    "name", sorted(n for n, t in BY_NAME.items() if "coordination" in t.output_schema()["properties"])
+)
+async def test_a_tool_that_is_told_of_a_work_answers_with_the_hint(
+    name: str, server: ToolServer, application: FakeApplication
+) -> None:
+    async with Client(server.sdk) as client:
+        plain = (await client.call_tool(name, GOOD[name])).structured_content
+        hinted = (await client.call_tool(name, {**GOOD[name], "work_id": "work_1"})).structured_content
+        before = len(application.calls)
+        unknown = await client.call_tool(name, {**GOOD[name], "work_id": "work_2"})
+    assert plain is not None
+    hint = {"work_id": "work_1", "pending_user_items": 2, "queue_revision": 3}
+    assert hinted == {**plain, "coordination": hint}
+    jsonschema.validate(hinted, BY_NAME[name].output_schema())
+    assert unknown.is_error
+    assert len(application.calls) == before, "a call with an unknown work had an effect"
+
+
+@pytest.mark.covers("WORK-3")
+def test_the_tools_that_take_a_work_are_those_that_work_in_a_workspace() -> None:
+    taking = {n for n, tool in BY_NAME.items() if "work_id" in tool.input_schema()["properties"]}
+    own = {"steer_status", "steer_claim_next", "steer_complete", "work_finish"}
+    assert taking - own == {*("read", "find", "grep", "apply_patch", "exec_command", "read_process", "process_status")}
+    assert set(HINTED) == taking - own
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -213,6 +252,10 @@ def test_an_unknown_argument_is_refused_by_name_and_grants_nothing(tool: Tool[An
         ("write_stdin", {"process_id": "p"}, "data"),
         ("apply_patch", {"workspace_id": "demo", "patch": "p", "expected_versions": {"a": 1}}, "expected_versions.a"),
         ("grep", {"workspace_id": "demo", "pattern": "p", "context": 21}, "context"),
+        ("approval_create", {"tool": "read", "arguments": {}}, "tool"),
+        ("approval_create", {"tool": "exec_command", "arguments": []}, "arguments"),
+        ("approval_resolve", {"approval_id": "a", "decision": "yes"}, "decision"),
+        ("steer_complete", {"work_id": "w", "intent_id": "i", "outcome": "cancelled"}, "outcome"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_named(name: str, arguments: Mapping[str, Any] | None, argument: str) -> None:
