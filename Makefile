@@ -35,7 +35,7 @@ types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy
 
 unit: programs ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
-	@$(RUN) -m tests.contained $(RUN) -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(RUN) -m tests.contained $(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
 	@$(RUN) -m benchmarks $(BENCH_ARGS)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import hypothesis
 import pytest
 from blockbuster import BlockBuster
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.kernel import OPTIONAL, PROBES, missing
 from tests.leaks import holdings, left_over
@@ -28,12 +30,16 @@ hypothesis.settings.register_profile("deep", max_examples=5_000, deadline=None, 
 hypothesis.settings.load_profile(os.environ.get("CODESPACE_HYPOTHESIS") or "same")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Attacks fill process tables and count what one uid may have, so that no two of them run side by side."""
-    for item in items:
-        if "attacks" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("attacks"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """A file stays in one process, and so do all attacks: they fill process tables and count what one uid may have."""
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/attacks" if file.startswith("tests/attacks/") else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
