@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from gateway.application import Application
+    from gateway.cli.selftest import Tried
     from gateway.cli.terminal import Ended
     from gateway.liveness import LivenessDirectory
     from gateway.ports import Audit, RunnerLink
@@ -63,6 +64,22 @@ class Joined:
         from adapters.linux_sandbox.once import probe
 
         return asyncio.run(probe(terms))
+
+    def selftest(self) -> Sequence[Tried]:
+        """Raises `OperatorError` where no sandbox can be made, or the bait has no place."""
+        import asyncio
+
+        from adapters.linux_sandbox.selftest.run import selftest
+        from gateway.cli.console import Failed
+        from runner.api import RunnerError
+
+        try:
+            return asyncio.run(selftest())
+        except RunnerError as error:
+            raise Failed(error.code.value, "selftest", error.details.get("remedy") or error.message) from None
+        except OSError as error:
+            on = os.fsdecode(error.filename) if error.filename else "the probes' bait"
+            raise Failed(f"cannot be laid out ({error.strerror})", on, "give the temporary directory room") from None
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
         """Raises `OperatorError` where the command was not started."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from gateway.application import Application
+    from gateway.cli.selftest import Tried
     from gateway.ports import Audit
     from gateway.registry import Guarded, Workspace
     from gateway.settings import Settings
@@ -30,6 +31,10 @@ class Parts(Protocol):
     def guarded(self, settings: Settings) -> Guarded: ...
     def isolation(self, terms: WorkspaceTerms | None) -> IsolationReport:
         """Probes with the real helper. Blocks."""
+        ...
+
+    def selftest(self) -> Sequence[Tried]:
+        """Runs the attack probes in the real sandbox, and outside. Blocks."""
         ...
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
@@ -186,6 +191,19 @@ def command_line(parts: Parts) -> typer.Typer:
         from gateway.cli.doctor import doctor as run
 
         return run(parts, as_json=as_json, registry=registry)
+
+    @app.command()
+    def selftest(
+        as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    ) -> int:
+        """Run the attack probes inside the real sandbox.
+
+        Each is tried outside as well, harmlessly, to show that it can succeed. Exits 1 if one is open, could not be
+        tried, or does not succeed outside either.
+        """
+        from gateway.cli.selftest import selftest as run
+
+        return run(parts, as_json=as_json)
 
     @app.command()
     def demo(

@@ -1,21 +1,22 @@
-"""Our own attack probes inside the sandbox, refused with the errno that says by what; outside, each can succeed."""
+"""Our own attack probes on a terminal and without protection; `codespace selftest` runs them all, beside controls."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.harness import Identity, Place, SandboxDriver, identities, make_place
+from adapters.linux_sandbox.host import ROOT_STAND_IN_ID
+from adapters.linux_sandbox.selftest.bait import PROTECT, Bait, lay_out
+from adapters.linux_sandbox.selftest.run import targets
+from tests.attacks.harness import Place, SandboxDriver
 
-PROGRAM = Path(__file__).parent / "inside" / "own_probes.py"
-TARGETS: dict[str, list[str | None]] = json.loads((Path(__file__).parent / "own_targets.json").read_text())
-"""Probe to the errnos that count as a refusal; null: refused without one. In the order of NOTES: by what it attacks."""
 PYTHON = "/usr/bin/python3"
+TARGETS = targets()
+NOT_FINITE = [kind for kind in dict.fromkeys(t["kind"] for t in TARGETS.values()) if kind != "resource"]
 
 
 def outcomes(text: str) -> dict[str, tuple[str, str | None, str]]:
@@ -23,45 +24,41 @@ def outcomes(text: str) -> dict[str, tuple[str, str | None, str]]:
     return {record["id"]: (record["state"], record["errno"], record["detail"]) for record in records}
 
 
+@pytest.fixture
+def laid(sandbox: SandboxDriver) -> Iterator[Bait]:
+    with lay_out(sandbox.identity.uid or (ROOT_STAND_IN_ID if os.geteuid() == 0 else None)) as bait:
+        yield bait
+
+
+def argv(laid: Bait, *only: str) -> list[str]:
+    return laid.command(PYTHON, *(word for name in only for word in ("--only", name)))
+
+
 @pytest.mark.covers("BOX-1", "BOX-6", "BOX-7", "NET-1")
-@pytest.mark.parametrize("size", [None, (24, 80)], ids=["pipes", "tty"])
-def test_every_own_probe_is_refused_for_its_own_reason(
-    sandbox: SandboxDriver, place: Place, size: tuple[int, int] | None
-) -> None:
-    program = shutil.copy(PROGRAM, place.tools)
-    for name in (".git", ".git/hooks"):
-        (place.workspace / name).mkdir()
-        sandbox.identity.own(place.workspace / name)
-    (place.workspace / ".git/config").touch()
-    sandbox.identity.own(place.workspace / ".git/config")
-    finished = sandbox.run(place.terms(), [PYTHON, str(program), str(place.workspace)], tty=size)
+def test_every_own_probe_is_refused_on_a_terminal_for_its_own_reason(sandbox: SandboxDriver, laid: Bait) -> None:
+    terms = {"workspace_id": "w", "root": laid.workspace, "protect": PROTECT, "mounts_read_only": [laid.tools]}
+    finished = sandbox.run(terms, argv(laid, *NOT_FINITE), tty=(24, 80))
     found = outcomes(finished.output)
-    assert set(found) == set(TARGETS)
+    assert set(found) == {name for name, target in TARGETS.items() if target["kind"] in NOT_FINITE}
     wrong = {
-        name: outcome for name, outcome in found.items() if outcome[0] != "refused" or outcome[1] not in TARGETS[name]
+        name: outcome
+        for name, outcome in found.items()
+        if outcome[0] != "refused" or outcome[1] not in TARGETS[name]["errnos"]
     }
     assert wrong == {}
-    assert sorted(os.listdir(place.workspace / ".git")) == ["config", "config.link", "hooks", "probe-other"]
-    assert (place.workspace / ".git/config").stat().st_size == 0
-    assert os.listdir(place.workspace / ".git/hooks") == []
+    git = Path(laid.workspace, ".git")
+    assert sorted(os.listdir(git)) == ["config", "config.link", "hooks", "probe-other"]
+    assert (git / "config").read_text() == "bait\n"
+    assert os.listdir(git / "hooks") == []
 
 
 @pytest.mark.covers("BOX-7")
-@pytest.mark.parametrize("identity", identities(), ids=lambda identity: identity.name)
-def test_every_own_probe_can_succeed_outside(identity: Identity) -> None:
-    with make_place(identity) as place:
-        run = subprocess.run(
-            [PYTHON, str(PROGRAM), str(place.workspace), "--control"],
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=True,
-            **identity.popen_arguments(),
-        )
-    found = outcomes(run.stdout)
-    assert set(found) == set(TARGETS)
-    needs_root = set() if identity.name == "root" else {"write-to-the-machine-through-proc"}
-    assert {name: outcome for name, outcome in found.items() if outcome[0] != "open" and name not in needs_root} == {}
+@pytest.mark.parametrize("name", [name for name in TARGETS if name.startswith("protected: ")])
+def test_a_probe_of_protected_names_is_open_in_the_same_sandbox_without_protection(
+    sandbox: SandboxDriver, laid: Bait, name: str
+) -> None:
+    terms = {"workspace_id": "w", "root": laid.workspace, "protect": [], "mounts_read_only": [laid.tools]}
+    assert outcomes(sandbox.run(terms, argv(laid, name)).output) == {name: ("open", None, "")}
 
 
 ALL_SIGNALS = """

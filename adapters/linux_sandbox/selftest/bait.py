@@ -23,7 +23,7 @@ LIMITS = Limits(cpu_s=1, memory_mb=64, processes=32, open_files=128, file_size_m
 """Of the commands that try to take more: small, so that the same without limits harms nothing."""
 PROTECT = (".git/config", ".git/hooks")
 _STARTER = (
-    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv[0] = 'probes'; "
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv[0] = 'probes'; "
     "from probes.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
 _WAITS = "import sys; sys.stdin.read()"
@@ -82,8 +82,8 @@ def lay_out(owner: int | None) -> Iterator[Bait]:
             "word": word,
             "secret": f"{base}/outside/secret",
             "read_only": f"{bait.tools}/read-only",
-            "port": _listen(stack, socket.AF_INET, ("127.0.0.1", 0))[1],
-            "socket": _listen(stack, socket.AF_UNIX, f"{base}/outside/socket"),
+            "port": _listen(stack, socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1],
+            "socket": _listen(stack, socket.AF_UNIX, f"{base}/outside/socket").getsockname(),
             "private_mb": LIMITS.memory_mb // 2 + 1,
             **LIMITS.model_dump(),
         }
@@ -102,12 +102,12 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _listen(stack: ExitStack, family: socket.AddressFamily, address: object) -> object:
-    """The address that the kernel gave. Nobody accepts: a connection is made without that."""
+def _listen(stack: ExitStack, family: socket.AddressFamily, address: tuple[str, int] | str) -> socket.socket:
+    """Nobody accepts: a connection is made without that."""
     listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
     listener.bind(address)
     listener.listen(8)
-    return listener.getsockname()
+    return listener
 
 
 def _give_away(base: str, owner: int) -> None:

@@ -234,7 +234,9 @@ def _judge(
 ) -> Tried:
     missing = _Outcome("untried", None, "the probe said nothing")
     found, control = inside.get(name, missing), outside.get(name, missing)
-    excused = control is not missing and (control.state == "untried" or (control.state == "blocked" and around is not None))
+    excused = control is not missing and (
+        control.state == "untried" or (control.state == "blocked" and around is not None)
+    )
     if control.state == "blocked" and around is not None:
         control = replace(control, detail=f"{control.errno or 'refused'} outside as well, by {around}")
     return Tried(

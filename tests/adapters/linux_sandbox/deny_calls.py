@@ -12,6 +12,7 @@ NUMBERS = {
     "clone3": 435, "mount": 165, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "pivot_root": 155,
     "umount2": 166, "capset": 126, "capget": 125, "openat2": 437, "close_range": 436, "seccomp": 317, "setsid": 112,
     "chdir": 80, "prlimit64": 302, "socket": 41, "unshare": 272, "readlinkat": 267, "setresuid": 117,
+    "ptrace": 101,
 }  # fmt: skip
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, EPERM = 0x7FFF0000, 0x00050001

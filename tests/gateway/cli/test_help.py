@@ -16,7 +16,7 @@ from gateway.cli.app import command_line
 from gateway.cli.console import run
 
 HELP = Path(__file__).parents[2] / "data" / "help"
-COMMANDS = ("", "serve", "stdio", "connect", "call", "exec", "doctor", "demo", "registry", "registry check")
+COMMANDS = ("", "serve", "stdio", "connect", "call", "exec", "doctor", "selftest", "demo", "registry", "registry check")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from . import files, kernel, network, processes, resources
 from .base import PROBES, Outcome, Place
 
-__all__ = ["files", "kernel", "main", "network", "processes", "resources"]
+__all__ = ["PROBES", "files", "kernel", "main", "network", "processes", "resources"]
 
 
 def execute(name: str, place: Place) -> Outcome:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if not text.startswith("{"):
         with open(text, encoding="utf-8") as file:
             text = file.read()
-    only = {word for flag, word in zip(options, options[1:], strict=False) if flag == "--only"}
+    only = {options[at + 1] for at, flag in enumerate(options) if flag == "--only"}
     place = Place(os.path.abspath(workspace), {**json.loads(text), "held": held}, "--control" in options)
     for name, probe in PROBES.items():
         if not only or only & {name, probe.kind}:

@@ -1,7 +1,7 @@
 """What probes are made of: the table of them, their outcomes, and system calls by number.
 
-Part of a program that runs in the sandbox, as a command, with an interpreter that the command sees: the standard library
-only, and nothing of this project. It refuses to know what a good outcome is.
+Part of a program that runs in the sandbox, as a command, with an interpreter that the command sees: the standard
+library only, and nothing of this project. It refuses to know what a good outcome is.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ _NETLINK_KOBJECT_UEVENT = 15
 _WAIT_S = 5
 
 
-def _connect(family: socket.AddressFamily, address: object) -> None:
+def _connect(family: socket.AddressFamily, address: tuple[str, int] | str) -> None:
     with socket.socket(family, socket.SOCK_STREAM) as client:
         client.settimeout(_WAIT_S)
         client.connect(address)
