@@ -63,7 +63,8 @@ def test_an_absolute_request_goes_on_in_origin_form_without_what_is_meant_for_th
         "GET http://a.test/ HTTP/1.1\nA: b\0\n\n", "GET http://a.test/ HTTP/1.1\nno colon\n\n",
         "POST http://a.test/ HTTP/1.1\nContent-Length: 1\nTransfer-Encoding: chunked\n\n",
         "POST http://a.test/ HTTP/1.1\nContent-Length: 1\nContent-Length: 2\n\n",
-        "POST http://a.test/ HTTP/1.1\nContent-Length: +1\n\n", "POST http://a.test/ HTTP/1.1\nContent-Length: 1, 1\n\n",
+        "POST http://a.test/ HTTP/1.1\nContent-Length: +1\n\n",
+        "POST http://a.test/ HTTP/1.1\nContent-Length: 1, 1\n\n",
         "POST http://a.test/ HTTP/1.1\nTransfer-Encoding: gzip, chunked\n\n",
         "POST http://a.test/ HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n",
         "GET http://a.test/\x7f HTTP/1.1\n\n", "GET http:///x HTTP/1.1\n\n", "\x16\x03\x01\n\n",
@@ -248,7 +249,10 @@ def test_a_serve_message_comes_back_equal_and_nothing_else_passes() -> None:
     serve = wire.Serve(1, "w", "p", ("a.test",), (), ("proxy", "names_udp"))
     what, value = wire.decode(wire.serve_message(serve))
     assert (what, wire.parse_serve(value)) == ("serve", serve)
-    for change in ({"id": "1"}, {"allow": "a"}, {"allow": [1]}, {"listeners": []}, {"listeners": ["shell"]}, {"x": 1}):
+    changes: list[dict[str, object]] = [
+        {"id": "1"}, {"allow": "a"}, {"allow": [1]}, {"listeners": []}, {"listeners": ["shell"]}, {"x": 1},
+    ]  # fmt: skip
+    for change in changes:
         with pytest.raises(wire.WireError):
             wire.parse_serve(value | change)
     with pytest.raises(wire.WireError):
