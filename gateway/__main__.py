@@ -61,9 +61,13 @@ class Joined:
         """What the real helper found, with a launcher of its own."""
         import asyncio
 
+        from adapters.egress_proxy.client import EgressProxy
         from adapters.linux_sandbox.once import probe
 
-        return asyncio.run(probe(terms))
+        async def probed() -> IsolationReport:
+            return await probe(terms, EgressProxy())
+
+        return asyncio.run(probed())
 
     def selftest(self) -> Sequence[Tried]:
         """Raises `OperatorError` where no sandbox can be made, or the bait has no place."""

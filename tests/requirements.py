@@ -22,7 +22,6 @@ class Requirement:
 _UNTESTED = "no test covers it yet"
 _NO_GRANTS = "built; its tests are not committed yet"
 _NO_WORKS = "built; its tests are not committed yet"
-_NO_PROXY = "the egress proxy is not built: a command in an enabled workspace is refused"
 _NO_IMAGE = "the appliance image is not built"
 
 REQUIREMENTS: Mapping[str, Requirement] = {

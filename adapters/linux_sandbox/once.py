@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.linux_sandbox.network import NetworkProxy
 from adapters.linux_sandbox.run_once import OneCommand, prepare
 from runner.api import ErrorCode, IsolationReport, RunnerError, WorkspaceTerms
 from runner.ports import LaunchFailed, SandboxUnavailable
 
 
-async def probe(terms: WorkspaceTerms | None) -> IsolationReport:
-    """What a command under these terms would get here, as the real helper finds it."""
-    launcher = LinuxSandboxLauncher()
+async def probe(terms: WorkspaceTerms | None, proxy: NetworkProxy) -> IsolationReport:
+    """What a command under these terms would get here, as the real helper finds it. `proxy`: of this probe alone, and
+    closed with it; started only for a network that is `enabled`."""
+    launcher = LinuxSandboxLauncher(proxy=proxy)
     try:
         await launcher.start()
         return await launcher.report(terms)
