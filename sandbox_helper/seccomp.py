@@ -51,7 +51,9 @@ _NOT_IMPLEMENTED = (
     # Flags of clone3 are in memory, where no filter sees them; a libc falls back to clone.
     "clone3 "
     # The new mount API: programs fall back to mount, which is refused.
-    "fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr statmount listmount"
+    "fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr statmount listmount "
+    # Its mode is in memory (see _SET_ID_BITS); programs fall back to openat.
+    "openat2"
 )
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
@@ -64,6 +66,13 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
 # AF_INET with SOCK_PACKET is the old name of an AF_PACKET socket; the kernel still takes it.
 _SOCK_RAW, _SOCK_PACKET, _SOCK_TYPE_MASK = 3, 10, 0xF
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+# A set-id file in the workspace would be one on the host too, where no nosuid stands in its way: owned by the
+# workspace's owner, run by whoever can reach it. The filter cannot tell a directory, so those are refused set-gid too.
+_SET_ID_BITS = 0o6000
+_O_CREAT, _O_TMPFILE = 0o100, 0o20000000
+_MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
+"""The mode follows the flags, and means something only where these create a file."""
 
 # linux/bpf_common.h: class | size | mode, class | operation | source.
 _LOAD_WORD = 0x20
@@ -112,6 +121,18 @@ def _argument_checks(allow_unix_sockets: bool) -> dict[str, _Code]:
     to_plain = [
         (_JUMP_EQUAL, len(families) - 1 - place + 2 + len(netlink), 0, family) for place, family in enumerate(families)
     ]
+    no_set_id = [*_if(_JUMP_SET, _SET_ID_BITS, _EPERM), *_return(RET_ALLOW)]
+    modes = {name: [*_argument(index), *no_set_id] for name, index in _MODE_ARGUMENT.items()}
+    creating = {
+        name: [
+            *_argument(index),
+            (_JUMP_SET, 1, 0, _O_CREAT | _O_TMPFILE),
+            *_return(RET_ALLOW),
+            *_argument(index + 1),
+            *no_set_id,
+        ]
+        for name, index in _FLAGS_ARGUMENT.items()
+    }
     socket = [
         *_argument(0),
         *to_plain,
@@ -121,6 +142,8 @@ def _argument_checks(allow_unix_sockets: bool) -> dict[str, _Code]:
         *plain_type,
     ]
     return {
+        **modes,
+        **creating,
         "clone": [*_argument(0), *_if(_JUMP_SET, _CLONE_NEW, _EPERM), *_return(RET_ALLOW)],
         "ioctl": [*_argument(1), *_any_equal((_TIOCSTI, _TIOCLINUX), _EPERM), *_return(RET_ALLOW)],
         "fcntl": [*_argument(1), *_any_equal((_F_SETLEASE, _F_NOTIFY, _F_SETDELEG), _EPERM), *_return(RET_ALLOW)],
@@ -142,7 +165,8 @@ def _verdicts(arch: str, allow_unix_sockets: bool, developer_ptrace: bool) -> li
         if name in numbers:  # some exist on one architecture only
             code[numbers[name]] = _return(action)
     for name, check in _argument_checks(allow_unix_sockets).items():
-        code[numbers[name]] = check
+        if name in numbers:
+            code[numbers[name]] = check
 
     spans: list[tuple[int, _Code]] = []
     for number in range(max(code) + 2):

@@ -39,6 +39,8 @@ ENOSYS: clone3
 # mount, and the new mount API
 EPERM: mount umount2 pivot_root chroot
 ENOSYS: fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr statmount listmount
+# its mode is in memory
+ENOSYS: openat2
 # handles
 EPERM: name_to_handle_at open_by_handle_at
 # system
@@ -50,7 +52,10 @@ REFUSED = {
     for answer, names in re.findall(r"^(E\w+): (.*)$", REFUSED_TABLE, re.MULTILINE)
     for name in names.split()
 }
+MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+FLAGS_ARGUMENT = {"open": 1, "openat": 2}
 BY_ARGUMENT = {"clone", "ioctl", "personality", "fcntl", "socket", "socketpair", "seccomp"}
+BY_ARGUMENT |= {*MODE_ARGUMENT, *FLAGS_ARGUMENT}
 ORDINARY = """
     read write close openat fstat newfstatat statx lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
     rt_sigreturn pread64 pwrite64 readv writev sched_yield mremap msync madvise shmget shmat shmctl dup dup3 nanosleep
@@ -66,7 +71,7 @@ ORDINARY = """
     inotify_add_watch inotify_rm_watch pselect6 ppoll set_robust_list splice tee sync_file_range signalfd4
     timerfd_create timerfd_settime eventfd2 fallocate pipe2 preadv pwritev preadv2 pwritev2 recvmmsg sendmmsg getcpu
     getrandom memfd_create membarrier mlock2 copy_file_range pkey_mprotect rseq pidfd_send_signal pidfd_open close_range
-    openat2 faccessat faccessat2 landlock_create_ruleset landlock_add_rule landlock_restrict_self mknodat
+    faccessat faccessat2 landlock_create_ruleset landlock_add_rule landlock_restrict_self mknodat
     get_mempolicy sched_getattr ioprio_set syncfs restart_syscall
 """.split()  # noqa: SIM905
 ORDINARY_X86_64 = """
@@ -109,6 +114,23 @@ def test_every_listed_call_is_allowed_refused_or_judged_by_its_arguments(arch: s
     for name in NUMBERS[arch]:
         if name not in BY_ARGUMENT:
             assert (verdict(arch, name) == ALLOW) == (name not in REFUSED), name
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("high", HIGH_HALVES)
+def test_no_call_gives_a_file_a_set_id_bit(arch: str, high: int) -> None:
+    modes = {0o4755: EPERM, 0o2755: EPERM, 0o6000: EPERM, 0o104755: EPERM, 0o755: ALLOW, 0o1777: ALLOW, 0o100644: ALLOW}
+    for mode, expected in modes.items():
+        for name, place in MODE_ARGUMENT.items():
+            if name in NUMBERS[arch]:
+                assert verdict(arch, name, *[0] * place, high | mode) == expected, name
+        for name, place in FLAGS_ARGUMENT.items():
+            if name in NUMBERS[arch]:
+                before = [0] * place
+                for creating in (os.O_CREAT, os.O_CREAT | os.O_EXCL | os.O_RDWR, os.O_TMPFILE | os.O_RDWR):
+                    assert verdict(arch, name, *before, high | creating, high | mode) == expected, name
+                # Without a creating flag the mode is whatever the register held.
+                assert verdict(arch, name, *before, high | os.O_RDWR | os.O_DIRECTORY, high | mode) == ALLOW, name
 
 
 @pytest.mark.parametrize("arch", ARCHES)
