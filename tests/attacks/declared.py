@@ -50,9 +50,11 @@ def prepare(identity: Identity, place: Place) -> dict[str, Any]:
 COMMAND = ["/bin/sleep", "1000"]
 
 
-def check(identity: Identity, terminal: bool, observer: str, found: dict[str, Any]) -> None:
+def check(
+    identity: Identity, terminal: bool, observer: str, found: dict[str, Any], *, network: str = "restricted"
+) -> None:
     """Fails with every difference from the declared record of that mode."""
-    mode = f"restricted-{'tty' if terminal else 'pipes'}-{identity.name}-{observer.replace(' ', '-')}"
+    mode = f"{network}-{'tty' if terminal else 'pipes'}-{identity.name}-{observer.replace(' ', '-')}"
     declared = DECLARED / f"{mode}.json"
     if os.environ.get("CODESPACE_WRITE_POSTURE"):
         declared.write_text(json.dumps(declare(json.loads(json.dumps(found))), indent=1) + "\n")

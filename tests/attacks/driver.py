@@ -22,6 +22,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from adapters.egress_proxy.client import EgressProxy
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.api import WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
@@ -80,7 +81,7 @@ class Driver:
     def __init__(self) -> None:
         # As a gateway does it; nobody reads the other end here.
         self._liveness = os.pipe()
-        self.launcher = LinuxSandboxLauncher(liveness_fd=self._liveness[1])
+        self.launcher = LinuxSandboxLauncher(liveness_fd=self._liveness[1], proxy=EgressProxy())
         self.running: dict[str, Running] = {}
 
     async def launch(self, request: dict[str, Any]) -> dict[str, Any]:

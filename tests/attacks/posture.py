@@ -242,7 +242,7 @@ class Observer:
         lines = text_of(self.command, "net/dev").splitlines()[2:]
         routes = [line.split() for line in text_of(self.command, "net/route").splitlines()[1:]]
         six = [line.split() for line in text_of(self.command, "net/ipv6_route").splitlines()]
-        listening = [line.split()[1] for line in text_of(self.command, "net/tcp").splitlines()[1:]]
+        listening = sorted(line.split()[1] for line in text_of(self.command, "net/tcp").splitlines()[1:])
         return {
             "interfaces": sorted(line.split(":")[0].strip() for line in lines),
             "routes": [route[0] for route in routes],

@@ -17,20 +17,22 @@ from tests.attacks import declared
 from tests.attacks.harness import Place, SandboxDriver
 
 
-@pytest.mark.covers("BOX-1", "BOX-2", "BOX-6", "BOX-7", "BOX-8", "NET-1", "PROC-2")
+@pytest.mark.covers("BOX-1", "BOX-2", "BOX-6", "BOX-7", "BOX-8", "NET-1", "NET-2", "PROC-2")
 @pytest.mark.parametrize("observer", declared.OBSERVERS)
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipes", "tty"])
+@pytest.mark.parametrize("network", ["restricted", "enabled"])
 def test_a_running_command_is_exactly_what_is_declared(
-    sandbox: SandboxDriver, place: Place, terminal: bool, observer: str
+    sandbox: SandboxDriver, place: Place, network: str, terminal: bool, observer: str
 ) -> None:
-    terms = place.terms(**declared.prepare(sandbox.identity, place))
+    lists = {"network": "enabled", "network_allow": ["allowed.example"]} if network == "enabled" else {}
+    terms = place.terms(**declared.prepare(sandbox.identity, place), **lists)
     command = sandbox.launch(terms, declared.COMMAND, tty=(24, 80) if terminal else None)
     try:
         found = declared.observe(sandbox.identity, place, sandbox.pid, command.pid, observer)
     finally:
         sandbox.kill(command)
         sandbox.wait(command)
-    declared.check(sandbox.identity, terminal, observer, found)
+    declared.check(sandbox.identity, terminal, observer, found, network=network)
     assert unproved(command.isolation, found) == []
 
 
