@@ -33,7 +33,7 @@ from gateway.answers import (
     WorkspaceInfo,
 )
 from gateway.data_directory import open_data_directory
-from gateway.errors import StartFailed
+from gateway.errors import StartFailed, ToolError
 from gateway.liveness import LivenessDirectory
 from gateway.locks import DirectoryLock
 from gateway.ports import Audit, RunnerLink
@@ -80,6 +80,7 @@ PREDECESSOR_S = 5.0
 """How long a start waits for what a killed predecessor left to die."""
 WRITABLE_S = 2.0
 """How long a ledger that took a write counts as writable, so that no poll of readiness costs a sync of the disk."""
+DESCRIBE_S = 2.0
 TASKS_S = 0.5
 """What begun dispatches get at close: their runner is gone by then, so they have their answer."""
 
@@ -192,6 +193,15 @@ class Application:
     def running_processes(self) -> int:
         """Commands that run now; for metrics."""
         return self._services.processes.running()
+
+    async def network_decisions(self) -> tuple[api.NetworkDecisions, ...]:
+        """What the egress proxy decided since the present runner started; for metrics. Empty where no runner says so in
+        time, since a scrape must not wait for one."""
+        try:
+            async with asyncio.timeout(DESCRIBE_S):
+                return (await self._link.runner.describe(api.Describe())).network_decisions
+        except (TimeoutError, ToolError, api.RunnerError):
+            return ()
 
     def available_tools(self) -> frozenset[str]:
         """Public names of the tools that work here; valid after `start`."""

@@ -6,10 +6,31 @@ error codes, reasons), so a caller cannot make new series.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class _Decisions(Collector):
+    """Counted elsewhere: a runner that is replaced starts at zero, which scrapers take for what it is."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "codespace_network_decisions",
+            "Decisions of the egress proxy by way and outcome.",
+            labels=("via", "outcome"),
+        )
+        for (via, outcome), count in sorted(self.counts.items()):
+            family.add_metric((via, outcome), count)
+        yield family
 
 
 class Metrics:
@@ -40,6 +61,8 @@ class Metrics:
         )
         self._running = Gauge("codespace_running_processes", "Commands that run now.", registry=self._registry)
         self._ready = Gauge("codespace_ready", "1 while /readyz would answer 200.", registry=self._registry)
+        self._network = _Decisions()
+        self._registry.register(self._network)
         self._children: dict[tuple[str, str], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
@@ -64,6 +87,10 @@ class Metrics:
         """As it is at the moment of a scrape."""
         self._running.set(running_processes)
         self._ready.set(ready)
+
+    def network(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Decisions of the egress proxy by (via, decision), as its runner counted them at the moment of a scrape."""
+        self._network.counts = dict(counts)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

@@ -39,19 +39,21 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
 
     Used here and by the gateway's `--runner in-process`. Needs a running event loop.
     """
+    proxy = EgressProxy()
     return RunnerService(
         environments={
             "host": Environment(
                 filesystem=OpenatFileSystem(),
                 search=RipgrepSearch(),
                 patch_engine=PatchHelperEngine(liveness_fd=liveness_fd),
-                launcher=LinuxSandboxLauncher(liveness_fd, proxy=EgressProxy()),
+                launcher=LinuxSandboxLauncher(liveness_fd, proxy=proxy),
             ),
             "linux-container": container(),
         },
         watch=InotifyWatchBackend(),
         max_processes=max_processes,
         log=log,
+        network_decisions=proxy.decisions,
     )
 
 

@@ -208,6 +208,14 @@ class EnvironmentSupport(Message):
     file_write_supported: bool
 
 
+class NetworkDecisions(Message):
+    """How often the managed proxy decided so since this runner started. `via`: the way that was asked for."""
+
+    via: Literal["http", "connect", "socks5", "transparent", "names", "proxy"]
+    decision: Literal["allowed", "refused"]
+    count: Annotated[int, Field(ge=0)]
+
+
 class RunnerDescription(Message):
     """`runner_instance_id` is new with every runner; handles of another instance are PROCESS_NOT_FOUND."""
 
@@ -216,6 +224,7 @@ class RunnerDescription(Message):
     isolation: IsolationReport
     grep_available: bool
     patch_available: bool
+    network_decisions: tuple[NetworkDecisions, ...] = ()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

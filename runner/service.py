@@ -25,6 +25,7 @@ from runner.api import (
     GrepPage,
     IsolationReport,
     ListProcesses,
+    NetworkDecisions,
     PatchApplied,
     ProcessExited,
     ProcessList,
@@ -69,7 +70,8 @@ class RunnerService:
     """One runner instance. An environment or a port that is missing is a part this runner lacks: `describe` says so,
     requests are refused.
 
-    `clock`: seconds, monotonic, for the age of finished handles. Use it on one event loop.
+    `clock`: seconds, monotonic, for the age of finished handles. `network_decisions`: what the managed proxy decided so
+    far. Use it on one event loop.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class RunnerService:
         max_processes: int,
         log: Log,
         clock: Callable[[], float] = time.monotonic,
+        network_decisions: Callable[[], tuple[NetworkDecisions, ...]] = tuple,
     ) -> None:
         self.runner_instance_id = f"runner_{secrets.token_hex(12)}"
         self._environments, self._log = environments, log
+        self._network_decisions = network_decisions
         self.watch_hints = WatchHints(watch, log)
         self._files = Files(self.watch_hints)
         self._table = ProcessTable(max_running=max_processes, clock=clock)
@@ -119,6 +123,7 @@ class RunnerService:
             isolation=isolation,
             grep_available=environment.grep_available,
             patch_available=environment.patch_available,
+            network_decisions=self._network_decisions(),
         )
 
     # --- files and patches ------------------------------------------------------------------------------------------

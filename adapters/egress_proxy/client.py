@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapters.egress_proxy import wire
-from runner.api import WorkspaceTerms
+from runner.api import NetworkDecisions, WorkspaceTerms
 from runner.ports import LaunchFailed
 
 START_TIMEOUT_S = 20.0
@@ -85,6 +85,13 @@ class EgressProxy:
         """Decisions so far: (via, allowed or refused) to a number that never falls."""
         now = self._running.counts if self._running is not None else {}
         return {key: self._past.get(key, 0) + now.get(key, 0) for key in sorted({*self._past, *now})}
+
+    def decisions(self) -> tuple[NetworkDecisions, ...]:
+        """The counts as the runner tells them."""
+        return tuple(
+            NetworkDecisions.model_validate({"via": via, "decision": decision, "count": number})
+            for (via, decision), number in self.counts.items()
+        )
 
     @property
     def pid(self) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from runner.api import WorkspaceTerms
+from runner.api import Describe, WorkspaceTerms
 from tests.contract.conftest import SANDBOXED
 from tests.contract.rig import Rig
 
@@ -51,6 +51,9 @@ async def test_a_listed_address_is_reached_through_the_runners_own_proxy_and_no_
     assert (await rig.exited(process_id)).isolation.network == "enabled"
     refused = await rig.sh(script, terms=enabled(rig, f"127.0.0.1:{port + 1}"))
     assert "is loopback" in await rig.output(refused)
+    decisions = (await rig.runner.describe(Describe())).network_decisions
+    counts = {(made.via, made.decision): made.count for made in decisions}
+    assert counts["http", "allowed"] == counts["http", "refused"] == 1
 
 
 @pytest.mark.covers("NET-1", "POL-2")

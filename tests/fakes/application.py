@@ -259,6 +259,9 @@ class FakeApplication(Application):
     def running_processes(self) -> int:
         return sum(tool == "exec_command" for tool, _ in self.calls)
 
+    async def network_decisions(self) -> tuple[api.NetworkDecisions, ...]:
+        return (api.NetworkDecisions(via="connect", decision="refused", count=3),)
+
     async def readiness(self) -> Readiness:
         return self.ready
 

@@ -262,4 +262,5 @@ async def test_the_metrics_count_calls_by_tool_and_code(opened: Endpoints) -> No
     assert 'codespace_tool_seconds_count{tool="read"} 3.0' in text
     assert 'codespace_refused_requests_total{reason="host"} 1.0' in text
     assert "codespace_running_processes 1.0" in text
+    assert 'codespace_network_decisions_total{outcome="refused",via="connect"} 3.0' in text
     assert "codespace_ready 1.0" in text
