@@ -53,6 +53,7 @@ class EgressProxy:
         self._running: _Running | None = None
         self._starting = asyncio.Lock()
         self._past: dict[tuple[str, str], int] = {}
+        self._last_id = 0
         self._closed = False
 
     async def start(self) -> Mapping[str, str]:
@@ -67,18 +68,24 @@ class EgressProxy:
         `listeners`: (kind, descriptor), kinds as in `wire.KINDS`. `pidfd`: of the command; its end ends the service.
         All descriptors stay the caller's to close. Raises ProxyFailed.
         """
-        running = await self._alive()
-        number = running.next_id()
+        fds = [pidfd, *(fd for _, fd in listeners)]
+        self._last_id += 1
+        serve = wire.Serve(
+            self._last_id, terms.workspace_id, process_id, terms.network_allow, terms.network_deny,
+            tuple(kind for kind, _ in listeners),
+        )  # fmt: skip
         try:
-            message = wire.serve_message(
-                wire.Serve(
-                    number, terms.workspace_id, process_id, terms.network_allow, terms.network_deny,
-                    tuple(kind for kind, _ in listeners),
-                )
-            )  # fmt: skip
+            message = wire.serve_message(serve)
         except wire.WireError as error:
             raise ProxyFailed(f"the workspace's lists are too long for the proxy: {error}") from None
-        await running.ask(number, message, [pidfd, *(fd for _, fd in listeners)])
+        running = await self._alive()
+        try:
+            await running.ask(serve.id, message, fds)
+        except ProxyFailed:
+            if not running.lost:
+                raise
+            # It died just now, and took its copies along; another gets them.
+            await (await self._alive()).ask(serve.id, message, fds)
 
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -130,7 +137,6 @@ class _Running:
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._send_turn = asyncio.Lock()
-        self._last_id = 0
         self.confinement: Mapping[str, str] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self.pid = process.pid
@@ -174,10 +180,6 @@ class _Running:
             await running.end()
             raise
         return running
-
-    def next_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
 
     async def ask(self, number: int, message: bytes, fds: Sequence[int]) -> None:
         """Raises ProxyFailed."""

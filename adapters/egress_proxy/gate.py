@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from adapters.egress_proxy.budget import Budget
 from adapters.egress_proxy.hosts import Address, Host
 from adapters.egress_proxy.journal import Journal, Record
 from adapters.egress_proxy.policy import Policy
@@ -19,7 +20,7 @@ from adapters.egress_proxy.resolver import NotResolved, Resolver
 CONNECT_TIMEOUT_S = 10.0
 MAX_RESOLVING = 4
 MAX_TRIED = 4
-BUFFER_BYTES = 64 * 1024
+BUFFER_BYTES = 32 * 1024
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -46,6 +47,17 @@ class Gate:
     resolver: Resolver
     journal: Journal
     resolving: asyncio.Semaphore
+    budget: Budget
+
+    async def turn(self) -> None:
+        """Waits until this command may ask for another decision."""
+        wait_s = self.budget.take(asyncio.get_running_loop().time())
+        if wait_s:
+            await asyncio.sleep(wait_s)
+
+    def turn_now(self) -> bool:
+        """Whether it may at once."""
+        return self.budget.try_take(asyncio.get_running_loop().time())
 
     def note(self, record: Record) -> None:
         self.journal.write(self.workspace_id, self.process_id, record)

@@ -40,7 +40,6 @@ class Journal:
     def write(self, workspace_id: str, process_id: str, record: Record) -> None:
         """A reader that went away is no reason to stop."""
         decision = "allowed" if record.allowed else "refused"
-        self._counts[record.via, decision] += 1
         line = {
             "event": "network_decision",
             "level": "info" if record.allowed else "warning",
@@ -60,6 +59,11 @@ class Journal:
             os.write(self._fd, json.dumps({k: v for k, v in line.items() if v is not None}).encode() + b"\n")
         except OSError:
             pass
+        self.count(record.via, decision)
+
+    def count(self, via: str, decision: str) -> None:
+        """One more, without a line."""
+        self._counts[via, decision] += 1
         self._changed()
 
     def counts(self) -> list[list[str | int]]:

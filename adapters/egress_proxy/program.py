@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from adapters.egress_proxy import lockdown, wire
+from adapters.egress_proxy.budget import Budget
 from adapters.egress_proxy.gate import MAX_RESOLVING, Gate
 from adapters.egress_proxy.journal import Journal
 from adapters.egress_proxy.policy import BadRule, parse_policy
@@ -72,7 +73,7 @@ class Program:
             await self._send({"refused": {"id": serve.id, "message": str(error)}})
             return
         gate = Gate(serve.workspace_id, serve.process_id, policy, self._resolver, self._journal,
-                    asyncio.Semaphore(MAX_RESOLVING))  # fmt: skip
+                    asyncio.Semaphore(MAX_RESOLVING), Budget(asyncio.get_running_loop().time()))  # fmt: skip
         session: Session = Session(gate, lambda: self._end(session))
         self._sessions.add(session)
         try:

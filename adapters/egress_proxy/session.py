@@ -23,6 +23,7 @@ from adapters.egress_proxy.relay import IDLE_TIMEOUT_S, Idle, copy, relay, shut
 HEAD_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 256
 QUERIES_AT_ONCE = 64
+NAMES_REST_S = 0.05
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -83,11 +84,16 @@ class Session:
             task = asyncio.current_task()
             assert task is not None
             if len(self._connections) >= MAX_CONNECTIONS:
-                self._gate.refuse("proxy", "", None, f"{MAX_CONNECTIONS} connections are open already")
+                # Waiting would hold the connection; so this alone is logged only while there is a turn for it.
+                if self._gate.turn_now():
+                    self._gate.refuse("proxy", "", None, f"{MAX_CONNECTIONS} connections are open already")
+                else:
+                    self._gate.journal.count("proxy", "refused")
                 writer.transport.abort()
                 return
             self._connections.add(task)
             try:
+                await self._gate.turn()
                 await handle(reader, writer)
             except (OSError, TimeoutError):
                 pass  # the command's own end is lost, or it said nothing
@@ -201,6 +207,9 @@ class Session:
 
     def _names_by_udp(self, datagram: socket.socket) -> None:
         for _ in range(QUERIES_AT_ONCE):
+            if not self._gate.turn_now():
+                self._rest_from(datagram)
+                return
             try:
                 query, client = datagram.recvfrom(MAX_QUERY_BYTES)
                 datagram.sendto(self._answer(query), client)
@@ -209,10 +218,22 @@ class Session:
             except OSError:
                 return  # nothing more is there, or the answer has no receiver
 
+    def _rest_from(self, datagram: socket.socket) -> None:
+        """Queries wait in the socket, or are lost there as datagrams may be; their senders ask again."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(datagram.fileno())
+
+        def go_on() -> None:
+            if datagram.fileno() >= 0:
+                loop.add_reader(datagram.fileno(), self._names_by_udp, datagram)
+
+        loop.call_later(NAMES_REST_S, go_on)
+
     async def _names_by_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
             try:
                 while True:
+                    await self._gate.turn()
                     length = int.from_bytes(await reader.readexactly(2))
                     packet = self._answer(await reader.readexactly(length))
                     writer.write(len(packet).to_bytes(2) + packet)

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapters.egress_proxy import wire
+from adapters.egress_proxy.budget import Budget
 from adapters.egress_proxy.http import MAX_HEAD_BYTES, BadRequest, BodyMeter, HeadParser, Request
 from adapters.egress_proxy.names import MAX_NAMES, STAND_INS, BadQuery, Names
 from adapters.egress_proxy.socks import (
@@ -242,6 +243,27 @@ def test_any_bytes_are_answered_or_no_query(data: bytes) -> None:
             continue
         assert answer.packet[:2] == packet[:2]
         assert answer.packet[2] & 0x80
+
+
+# --- the bucket -------------------------------------------------------------------------------------------------------
+@given(st.lists(st.floats(0, 0.01), min_size=50, max_size=300))
+def test_a_command_never_gets_more_turns_than_its_burst_and_its_rate(steps: list[float]) -> None:
+    budget, now, begun, turns = Budget(0.0, rate_per_s=10, burst=5), 0.0, 0.0, []
+    for step in steps:
+        now = max(now + step, begun)
+        wait = budget.take(now)
+        assert wait >= 0
+        begun = now + wait
+        turns.append(begun)
+    for count, at in enumerate(turns, 1):
+        assert count <= 5 + 10 * at + 1e-6
+
+
+def test_a_turn_at_once_is_there_or_not_and_comes_back_with_time() -> None:
+    budget = Budget(0.0, rate_per_s=10, burst=2)
+    assert [budget.try_take(0.0) for _ in range(3)] == [True, True, False]
+    assert budget.try_take(0.11)
+    assert not budget.try_take(0.11)
 
 
 # --- the runner's socket ----------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ import ipaddress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from adapters.egress_proxy.hosts import BadHost, parse_host, plain
 from adapters.egress_proxy.policy import BadRule, Decision, Policy, parse_policy, parse_rule, special_range
+from gateway.registry_file import Destination
 
 pytestmark = pytest.mark.covers("NET-4")
 
@@ -145,6 +147,30 @@ def test_any_text_is_a_host_or_refused_and_a_host_stays_itself(text: str) -> Non
 def test_a_rule_of_no_known_form_is_an_error(text: str) -> None:
     with pytest.raises(BadRule):
         parse_rule(text)
+
+
+LABELS = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+HOSTS = st.one_of(
+    st.lists(LABELS, min_size=1, max_size=4).map(".".join),
+    st.lists(LABELS, min_size=1, max_size=4).map(lambda labels: "*." + ".".join(labels)),
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(lambda address: f"[{address}]"),
+    st.ip_addresses(v=6).map(lambda address: f"[{address}/128]"),
+    st.integers(0, 32).flatmap(lambda bits: st.ip_addresses(v=4).map(
+        lambda address: str(ipaddress.ip_network((address, bits), strict=False)))),
+)  # fmt: skip
+
+
+@given(HOSTS, st.one_of(st.none(), st.integers(0, 70000)))
+def test_every_destination_that_the_registry_takes_is_a_rule(host: str, port: int | None) -> None:
+    text = host if port is None else f"{host}:{port}"
+    try:
+        taken = TypeAdapter(Destination).validate_python(text)
+    except ValidationError:
+        assert port is not None
+        assert not 1 <= port <= 65535
+        return
+    assert parse_rule(taken).ports == ((port,) if port is not None else (80, 443))
 
 
 @given(st.ip_addresses())

@@ -474,6 +474,25 @@ async def test_a_launcher_that_was_joined_without_a_proxy_refuses(
     assert failure.value.feature == "managed_proxy"
 
 
+async def test_a_command_that_holds_too_many_connections_is_bounded_and_another_is_served(net: Net) -> None:
+    hold = (
+        "import socket, select\n"
+        "held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(320)]\n"
+        "refused = 0\n"
+        "while refused < 320 - 256: refused = len(select.select(held, [], [])[0])\n"
+        "print('holding', flush=True)\n"
+        "input()\n"
+        "print(len(select.select(held, [], [], 0)[0]))\n"
+    )
+    holding = await start(net.launcher, net.terms(), (PYTHON, "-c", hold))
+    await read_until(holding, b"holding\n")
+    assert (await net.shell("curl -sS http://allowed.test/where")).output == f"allowed.test at {PUBLIC}\n"
+    assert holding.stdin_fd is not None
+    os.write(holding.stdin_fd, b"\n")
+    assert (await finish(holding)).output == "64\n"
+    assert net.proxy.counts["proxy", "refused"] == 64
+
+
 async def test_a_hundred_commands_leave_no_descriptor_behind(net: Net) -> None:
     await net.shell("true")
     pid = net.proxy.pid
