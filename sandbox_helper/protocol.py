@@ -31,7 +31,8 @@ STAGES = (
 """Where a start can fail, in order. `namespace` is the helper server's own; the rest are the child's."""
 
 RUN_DESCRIPTORS = ("stdin", "stdout", "stderr", "report", "status", "control")
-"""What travels with `run`. With a terminal the first three are absent: it is made inside, and its master comes back."""
+"""What travels with `run`. With a terminal the first three are absent: it is made inside, and its master comes back.
+With `leaf` one more follows: the directory of the control group that the child starts in."""
 
 SET_UP_FAILED = 125
 """The exit status of `run --plan` for a command that never ran; standard error then holds the failure in JSON."""
@@ -126,13 +127,15 @@ class Plan(NamedTuple):
 
 
 class Run(NamedTuple):
-    """`payload`: `exec` runs argv; `posture` prints what the command would be, as JSON, and ends with 0."""
+    """`payload`: `exec` runs argv; `posture` prints what the command would be, as JSON, and ends with 0. `leaf`: start
+    in the control group whose directory comes with the request."""
 
     id: int
     plan_id: str
     argv: tuple[bytes, ...]
     tty: tuple[int, int] | None
     payload: str
+    leaf: bool = False
 
 
 # --- strict reading ---------------------------------------------------------------------------------------------------
@@ -355,6 +358,7 @@ def run_request(run: Run) -> bytes:
     if any(b"\0" in argument for argument in run.argv):
         raise ProtocolError("run.argv", "holds NUL")
     head = {"op": "run", "id": run.id, "plan_id": run.plan_id, "tty": run.tty, "payload": run.payload}
+    head["leaf"] = run.leaf
     return _bounded(head, b"".join(argument + b"\0" for argument in run.argv))
 
 
@@ -389,13 +393,14 @@ def split_request(message: bytes) -> tuple[str, int, dict[str, Any], bytes]:
 
 def parse_run(value: dict[str, Any], argv: bytes) -> Run:
     """Raises ProtocolError."""
-    item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload"))
+    item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload", "leaf"))
     tty = _size(item["tty"], "run.tty")
     payload = _one_of(item["payload"], "run.payload", ("exec", "posture"))
     arguments = tuple(argv.split(b"\0"))
     if arguments[-1] or (payload == "exec" and (len(arguments) < 2 or not arguments[0])):
         raise ProtocolError("run.argv", "needs a program, and an end for each argument")
-    return Run(_number(item["id"], "run.id"), _text(item["plan_id"], "run.plan_id"), arguments[:-1], tty, payload)
+    leaf = _truth(item["leaf"], "run.leaf")
+    return Run(_number(item["id"], "run.id"), _text(item["plan_id"], "run.plan_id"), arguments[:-1], tty, payload, leaf)
 
 
 def parse_laid_plan(value: dict[str, Any]) -> tuple[str, Plan]:

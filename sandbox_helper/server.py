@@ -153,9 +153,10 @@ class Server:
         return self._run(*known, run, given)
 
     def _run(self, plan: Plan, key: str, run: Run, given: list[int]) -> tuple[dict[str, Any], int | None]:
-        if len(given) != (3 if run.tty else 6):
+        if len(given) != (3 if run.tty else 6) + run.leaf:
             raise ProtocolError("run", f"{len(given)} descriptors came with it")
-        report, status, control = given[-3:]
+        leaf = given[-1] if run.leaf else -1
+        report, status, control = given[-4:-1] if run.leaf else given[-3:]
         stdin, stdout, stderr = (None, None, None) if run.tty else given[:3]
         stage = "mounts"
         tree = -1
@@ -165,7 +166,7 @@ class Server:
                 tree, late = self._trees.get(key, plan).open()
             stage = "namespace"
             pid, pidfd = self._clone(
-                plan, run, Descriptors(stdin, stdout, stderr, report, status, control, None, tree, tuple(late))
+                plan, run, Descriptors(stdin, stdout, stderr, report, status, control, None, tree, tuple(late)), leaf
             )
         except OSError as error:
             return {"id": run.id, **failure_value(os_failure(stage, error))}, None
@@ -177,14 +178,14 @@ class Server:
         self._children.append(os.dup(pidfd))
         return {"id": run.id, "pid": pid}, pidfd
 
-    def _clone(self, plan: Plan, run: Run, given: Descriptors) -> tuple[int, int]:
+    def _clone(self, plan: Plan, run: Run, given: Descriptors, leaf: int) -> tuple[int, int]:
         """(pid, pidfd) in the server. Raises OSError where no child was made."""
         maps_read = maps_write = -1
         if plan.mode == "sandbox" and self._facts.privileged:
             maps_read, maps_write = os.pipe2(os.O_CLOEXEC)
             given = given._replace(maps_done=maps_read)
         try:
-            pid, pidfd = sc.clone3(clone_flags(plan.namespaces))
+            pid, pidfd = sc.clone3(clone_flags(plan.namespaces), leaf)
             if pid == 0:
                 self._become_child(plan, run, given, maps_write)
             if maps_write >= 0:

@@ -21,6 +21,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 CLONE_PARENT = 0x00008000
 CLONE_PIDFD = 0x00001000
+CLONE_INTO_CGROUP = 0x200000000
 
 # sys/mount.h, linux/mount.h
 MS_RDONLY = 1
@@ -113,15 +114,18 @@ def _failed(call: str, path: str | None = None) -> OSError:
     return OSError(number, f"{call}: {os.strerror(number)}", path)
 
 
-def clone3(flags: int) -> tuple[int, int]:
+def clone3(flags: int, cgroup_fd: int = -1) -> tuple[int, int]:
     """(pid, pidfd) in the parent; (0, -1) in the child, which must call PyOS_AfterFork_Child before other Python.
 
     `flags` must hold CLONE_PIDFD. With CLONE_PARENT the exit signal is the caller's own, so none is given here.
+    `cgroup_fd`: the version 2 control group that the child starts in, or -1 for the caller's.
     Raises OSError. Source: clone(2).
     """
     pidfd = c_int(-1)
+    if cgroup_fd >= 0:
+        flags |= CLONE_INTO_CGROUP
     arguments = ctypes.create_string_buffer(
-        struct.pack("11Q", flags, ctypes.addressof(pidfd), 0, 0, 0, 0, 0, 0, 0, 0, 0), 88
+        struct.pack("11Q", flags, ctypes.addressof(pidfd), 0, 0, 0, 0, 0, 0, 0, 0, max(cgroup_fd, 0)), 88
     )
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = _clone3(_NR_CLONE3, arguments, 88)

@@ -11,10 +11,12 @@ import asyncio
 import errno
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from adapters.linux_sandbox import placeholders, report
+from adapters.linux_sandbox import cgroups, placeholders, report
+from adapters.linux_sandbox.cgroups import Leaf, NoSubtree, Subtree
 from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
 from adapters.linux_sandbox.cover_watch import CoverWatch
@@ -40,7 +42,8 @@ from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_obj
 class LinuxSandboxLauncher:
     """`liveness_fd`: inherited by the helper and every PID 1; its other end reads EOF once all of them are gone.
     `proxy`: for workspaces whose network is `enabled`, closed with the launcher; without one they are refused.
-    `helper_options`, `helper_prefix`: more arguments for the helper, and a program to start it through (tests)."""
+    `helper_options`, `helper_prefix`: more arguments for the helper, and a program to start it through (tests).
+    `find_groups`: looks for the subtree of control groups that commands get leaves of, once."""
 
     def __init__(
         self,
@@ -49,7 +52,10 @@ class LinuxSandboxLauncher:
         proxy: NetworkProxy | None = None,
         helper_options: Sequence[str] = (),
         helper_prefix: Sequence[str] = (),
+        find_groups: Callable[[], Subtree | NoSubtree] = cgroups.find,
     ) -> None:
+        self._find_groups = find_groups
+        self._groups: Subtree | NoSubtree | None = None
         self._proxy = proxy
         self._liveness_fd = liveness_fd
         self._options, self._prefix = tuple(helper_options), tuple(helper_prefix)
@@ -127,14 +133,16 @@ class LinuxSandboxLauncher:
 
     async def _run_probe(self, helper: HelperClient, terms: WorkspaceTerms) -> Probe:
         """Bends the plan to what is missing, as far as the ladder allows; then SandboxUnavailable."""
-        abilities = Abilities()
+        groups = await self._subtree()
+        abilities = Abilities(leaf=groups.controllers if isinstance(groups, Subtree) else None)
         while True:
             known = await self._plan(terms, abilities)
             plan = known.plan
-            said = await self._posture(helper, known, terms)
+            said = await self._posture(helper, known)
             if not isinstance(said, Failure):
                 try:
-                    found = report.protections(said, self._outside, plan, abilities, terms)
+                    no_group = None if isinstance(groups, Subtree) else groups
+                    found = report.protections(said, self._outside, plan, abilities, terms, no_group)
                 except report.PostureError as error:
                     raise SandboxUnavailable("posture", None, str(error)) from error
                 missing = next((p for p in found if p.required and p.state == "off"), None)
@@ -149,20 +157,31 @@ class LinuxSandboxLauncher:
                 feature, remedy = ("identity", IDENTITY) if is_idmap_failure(said) else remedy_for(said)
                 message = f"the sandbox cannot be made: {said.stage}: {said.message} {said.path}".rstrip()
                 raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
+            if weaker.leaf is None and abilities.leaf is not None:
+                groups = self._groups = NoSubtree(f"no command can start in one: {said.message}", said.errno)
             abilities = weaker
 
-    async def _posture(self, helper: HelperClient, known: KnownPlan, terms: WorkspaceTerms) -> dict[str, Any] | Failure:
+    async def _posture(self, helper: HelperClient, known: KnownPlan) -> dict[str, Any] | Failure:
         """The record of a sandbox under a plan. Raises SandboxUnavailable, LaunchFailed."""
-        channels = StartChannels(tty=False)
+        try:
+            leaf = await self._leaf(known)
+        except OSError as error:
+            return Failure("leaf", _name(error), error.filename or "", error.strerror or str(error))
+        channels, terms = StartChannels(tty=False), known.terms
         channels.open()
         try:
-            started = await helper.run(known.plan, known.id, Run(0, "", (), None, "posture"), channels.for_child())
+            run = Run(0, "", (), None, "posture", leaf is not None)
+            started = await helper.run(known.plan, known.id, run, [*channels.for_child(), *_fds(leaf)])
             channels.close_child_ends()
             if isinstance(started, Failure):
                 return started
             hand_over = HandOver(self._proxy, terms, "probe", started.pidfd)
             said = await channels.read_report(hand_over)
+            # Before it is reaped: whether it has ended or not, the kernel still tells where it was.
+            inside = leaf is None or await asyncio.to_thread(leaf.holds, started.pid)
             await reap_pidfd(started.pidfd, kill=not said.executing)
+            if not inside:
+                raise SandboxUnavailable("posture", None, "the probe ran outside its control group")
             if hand_over.failure is not None:
                 raise hand_over.failure
             if not said.executing:
@@ -172,6 +191,22 @@ class LinuxSandboxLauncher:
             raise SandboxUnavailable("posture", None, f"the probe printed no record: {error}") from error
         finally:
             channels.close()
+            if leaf is not None:
+                await asyncio.to_thread(leaf.close)
+
+    async def _subtree(self) -> Subtree | NoSubtree:
+        if self._groups is None:
+            self._groups = await asyncio.to_thread(self._find_groups)
+        return self._groups
+
+    async def _leaf(self, known: KnownPlan) -> Leaf | None:
+        """A control group for one command, where its plan counts on one. Raises OSError."""
+        if known.abilities.leaf is None:
+            return None
+        groups = await self._subtree()
+        if not isinstance(groups, Subtree):
+            raise OSError(errno.ENOENT, f"the control groups are gone: {groups.detail}")
+        return await asyncio.to_thread(cgroups.make_leaf, groups, known.terms.limits)
 
     async def _probe_for(self, terms: WorkspaceTerms | None) -> Probe:
         """What commands of `terms` get: the general probe's finding, bent further where the workspace's own file system
@@ -246,7 +281,7 @@ class LinuxSandboxLauncher:
             message = f"no descriptors for the command: {error.strerror}"
             raise LaunchFailed("descriptors", _name(error), message) from error
         try:
-            isolation = report.isolation_of(known.plan, found, terms.limits)
+            isolation = report.isolation_of(known.plan, found, terms.limits, abilities.leaf)
             return await self._start(helper, known, request, channels, isolation)
         finally:
             channels.close()
@@ -257,7 +292,8 @@ class LinuxSandboxLauncher:
             return (await self._plan(terms, Abilities(), terminal=terminal)).plan
         if terms.network == "enabled":
             raise _no_proxy()
-        abilities = (await self._probe_for(terms)).abilities
+        # Whoever runs it makes no control group, so that each process has to have its own limits.
+        abilities = replace((await self._probe_for(terms)).abilities, leaf=None)
         return (await self._plan(terms, abilities, terminal=terminal)).plan
 
     async def _facts(self) -> HostFacts:
@@ -288,11 +324,16 @@ class LinuxSandboxLauncher:
     ) -> SandboxedProcess:
         terms = request.terms
         argv = tuple(os.fsencode(argument) for argument in request.argv)
-        run = Run(0, "", argv, request.tty_size, "exec")
+        try:
+            leaf = await self._leaf(known)
+        except OSError as error:
+            message = f"no control group for the command: {error.strerror or error}"
+            raise LaunchFailed("limits", _name(error), message, path=error.filename) from error
+        run = Run(0, "", argv, request.tty_size, "exec", leaf is not None)
         self._live[terms.root] += 1
         made: SandboxedProcess | None = None
         try:
-            started = await helper.run(known.plan, known.id, run, channels.for_child())
+            started = await helper.run(known.plan, known.id, run, [*channels.for_child(), *_fds(leaf)])
             channels.close_child_ends()
             if isinstance(started, Failure):
                 raise _launch_failed(started)
@@ -312,7 +353,7 @@ class LinuxSandboxLauncher:
                 self._told.discard(started.pid)
                 await self._clean(terms)
 
-            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended)
+            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended, leaf)
             self._running[started.pid] = made
             if said.covers:
                 made.watch_covers(CoverWatch(terms.root, said.covers))
@@ -324,6 +365,8 @@ class LinuxSandboxLauncher:
             raise
         finally:
             if made is None:
+                if leaf is not None:
+                    await asyncio.to_thread(leaf.close)
                 await self._clean(terms)
 
     async def _clean(self, terms: WorkspaceTerms) -> None:
@@ -382,6 +425,10 @@ class LinuxSandboxLauncher:
             await helper.close()
         if self._proxy is not None:
             await self._proxy.close()
+
+
+def _fds(leaf: Leaf | None) -> tuple[int, ...]:
+    return () if leaf is None else (leaf.fd,)
 
 
 async def _ended_already() -> None:

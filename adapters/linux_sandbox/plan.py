@@ -25,12 +25,14 @@ _OWN_PLACES = ("/", "/usr", "/proc", "/dev", "/tmp", "/etc")
 class Abilities:
     """What the probe found that a plan has to bend to. `cgroup_namespace`, `own_proc`: whether they can be had.
     `owner`: (uid, gid) of the workspace, where its file system takes no id map and the command must be its owner.
-    `transparent`: whether addresses that stand for names can be had, with an `enabled` network."""
+    `transparent`: whether addresses that stand for names can be had, with an `enabled` network. `leaf`: the controllers
+    of the control group that a command starts in, or None without one. What they limit needs no limit by process."""
 
     cgroup_namespace: bool = True
     own_proc: bool = True
     transparent: bool = True
     owner: tuple[int, int] | None = None
+    leaf: frozenset[str] | None = None
 
 
 class PlanError(ValueError):
@@ -79,7 +81,7 @@ def _sandbox_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, 
         network=terms.network,
         listeners=network.listeners,
         netlink=network.netlink,
-        limits=_limits(terms),
+        limits=_limits(terms, abilities.leaf or frozenset()),
         env=_environment(terms, home, terminal, network.env),
         home=home,
         umask=0o022,
@@ -109,7 +111,7 @@ def _plain_plan(terms: WorkspaceTerms, host: HostFacts, terminal: bool) -> Plan:
         network="none",
         listeners=(),
         netlink=(),
-        limits=_limits(terms),
+        limits=_limits(terms, frozenset()),
         env=_environment(terms, "/tmp", terminal, RESTRICTED.env),
         home="/tmp",
         umask=0o022,
@@ -158,12 +160,13 @@ def _files(host: HostFacts, uid: int, gid: int, home: str, resolv_conf: str) -> 
     )
 
 
-def _limits(terms: WorkspaceTerms) -> Limits:
+def _limits(terms: WorkspaceTerms, leaf: frozenset[str]) -> Limits:
+    """Those of each process. Beside a group's own they would strike first, and nobody would tell of it."""
     limits = terms.limits
     return Limits(
         cpu_s=limits.cpu_s,
-        memory_mb=limits.memory_mb,
-        processes=limits.processes,
+        memory_mb=0 if "memory" in leaf else limits.memory_mb,
+        processes=0 if "pids" in leaf else limits.processes,
         open_files=limits.open_files,
         file_size_mb=limits.file_size_mb,
     )

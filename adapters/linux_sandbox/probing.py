@@ -22,6 +22,8 @@ from sandbox_helper.protocol import NAMESPACES, Failure, Plan
 
 PROBE_LIMITS = Limits(cpu_s=3600)
 """Every limit is set, so that each is proved."""
+_LEAF_REFUSED = ("EACCES", "EBUSY", "EBADF", "ENOENT", "ENODEV", "EOPNOTSUPP")
+"""What clone3 says of the control group; of namespaces it says other things. Source: clone(2)."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ def is_idmap_failure(failure: Failure) -> bool:
     return failure.stage == "mounts" and failure.message.startswith("mount_setattr")
 
 
+def is_leaf_refusal(failure: Failure) -> bool:
+    return failure.stage == "namespace" and failure.errno in _LEAF_REFUSED
+
+
 def weaken(abilities: Abilities, failure: Failure, owner: tuple[int, int]) -> Abilities | None:
     """The next plan to try after `failure`, or None where nothing less is acceptable.
 
@@ -82,6 +88,8 @@ def weaken(abilities: Abilities, failure: Failure, owner: tuple[int, int]) -> Ab
         return replace(abilities, own_proc=False)
     if is_idmap_failure(failure) and abilities.owner is None and owner[0] != 0:
         return replace(abilities, owner=owner)
+    if abilities.leaf is not None and (failure.stage == "leaf" or is_leaf_refusal(failure)):
+        return replace(abilities, leaf=None)
     if failure.stage == "namespace" and failure.errno in ("EINVAL", "EPERM", "ENOSPC") and abilities.cgroup_namespace:
         return replace(abilities, cgroup_namespace=False)
     return None

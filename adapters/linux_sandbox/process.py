@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from adapters.linux_sandbox.cgroups import Leaf, Struck
 from adapters.linux_sandbox.cover_watch import CoverWatch
 from runner.api import Isolation
 from runner.ports import ManagedExit
@@ -39,7 +40,8 @@ class Channels:
 
 
 class SandboxedProcess:
-    """Implements `runner.ports.ManagedProcess`. `ended`: awaited once PID 1 is reaped, before `wait` returns."""
+    """Implements `runner.ports.ManagedProcess`. `ended`: awaited once PID 1 is reaped, before `wait` returns. `leaf`:
+    the command's control group, closed then."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class SandboxedProcess:
         isolation: Isolation,
         plan: Plan,
         ended: Callable[[], Awaitable[None]],
+        leaf: Leaf | None = None,
     ) -> None:
         self.pid = pid
         self.isolation = isolation
@@ -59,6 +62,7 @@ class SandboxedProcess:
         self._limits = plan.limits
         self.helper_mode = plan.mode
         self._ended = ended
+        self._leaf = leaf
         self._covers: CoverWatch | None = None
         self._note: str | None = None
         self._closed = False
@@ -93,6 +97,8 @@ class SandboxedProcess:
         try:
             if self._covers is not None:
                 await self._covers.stop()
+            if self._leaf is not None:
+                ended = attributed(ended, await asyncio.to_thread(self._leaf.close))
             await self._ended()
         finally:
             if not self._exit.done():
@@ -164,6 +170,20 @@ class SandboxedProcess:
         self.close_stdin()
         for fd in (self.pidfd, self._channels.status, self._channels.control, self._channels.output):
             os.close(fd)
+
+
+def attributed(ended: ManagedExit, struck: frozenset[Struck]) -> ManagedExit:
+    """Names the limit of the command's group that ended it: a kill for want of memory, or a failure after processes
+    were refused. One that was met and survived ended nothing."""
+    if ended.limit is not None:
+        return ended
+    killed = ended.signal == signal.SIGKILL or ended.command_signal == "SIGKILL"
+    if "memory_mb" in struck and killed:
+        # The whole group was killed, so that PID 1 could not tell of the command any more.
+        return replace(ended, command_signal="SIGKILL", command_code=None, limit="memory_mb")
+    if "processes" in struck and ended.command_code != 0:
+        return replace(ended, limit="processes")
+    return ended
 
 
 def _open_slave(master: int) -> int:

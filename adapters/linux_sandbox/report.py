@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from adapters.linux_sandbox.cgroups import CONTROLLERS, NoSubtree
 from adapters.linux_sandbox.network import network_protections
 from adapters.linux_sandbox.plan import Abilities
 from adapters.linux_sandbox.remedies import CGROUP_NAMESPACE, IDENTITY, LIMITS, OWN_PROC
@@ -38,13 +39,16 @@ def protections(
     plan: Plan,
     abilities: Abilities,
     terms: WorkspaceTerms | None,
+    no_group: NoSubtree | None,
 ) -> tuple[Protection, ...]:
-    """`record`: as sandbox_helper.posture prints it. `outside`: the runner's own namespaces, by name.
+    """`record`: as sandbox_helper.posture prints it. `outside`: the runner's own namespaces, by name. `no_group`: why
+    commands have no control group of their own.
 
     Raises PostureError for a record that lacks what every record has.
     """
     try:
         found = _protections(record, outside, plan, abilities, terms.limits if terms else Limits())
+        found += _limit_protections(record["limits"], terms.limits if terms else Limits(), abilities.leaf, no_group)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise PostureError(f"the probe's record lacks {error}") from error
     network = () if terms is None else network_protections(plan, terms, transparent=abilities.transparent)
@@ -79,7 +83,6 @@ def _protections(
         Protection(name=name, state="active" if holds else "off", required=True) for name, holds in checks.items()
     )
     found.append(_identity(record, plan, abilities))
-    found.extend(_limit_protections(record["limits"], limits))
     found.append(
         Protection(
             name="landlock", state="off", required=False,
@@ -126,8 +129,12 @@ def _identity(record: Mapping[str, Any], plan: Plan, abilities: Abilities) -> Pr
     )
 
 
-def _limit_protections(inside: Mapping[str, int], limits: Limits) -> list[Protection]:
-    found = []
+def _limit_protections(
+    inside: Mapping[str, int], limits: Limits, leaf: frozenset[str] | None, no_group: NoSubtree | None
+) -> list[Protection]:
+    """Limits of a control group were read back from it when it was made."""
+    leaf, found = leaf or frozenset(), []
+    by_group = {"memory_limit": "memory" in leaf, "process_limit": "pids" in leaf}
     for name, wanted, here, weaker in (
         ("process_limit", limits.processes, inside["NPROC"], None),
         ("cpu_limit", limits.cpu_s, inside["CPU"], "for each process, not for all of them together"),
@@ -136,16 +143,24 @@ def _limit_protections(inside: Mapping[str, int], limits: Limits) -> list[Protec
         ("open_files_limit", limits.open_files, inside["NOFILE"], None),
     ):
         state: State = "off" if not 0 < here <= wanted else "degraded" if weaker else "active"
+        if by_group.get(name):
+            state = "active" if wanted else "off"
         detail = "no limit is set" if not wanted else weaker if state == "degraded" else None
         remedy = LIMITS if state == "degraded" else None
         found.append(Protection(name=name, state=state, required=False, detail=detail, remedy=remedy))
     found.append(
-        Protection(
-            name="limit_attribution", state="degraded", required=False,
-            detail="memory and process limits hold, but nothing says when one ended a command",
+        Protection(name="limit_attribution", state="active", required=False)
+        if leaf >= CONTROLLERS
+        else Protection(
+            name="limit_attribution",
+            state="degraded",
+            required=False,
+            errno=None if no_group is None else no_group.errno,
+            detail="memory and process limits hold, but nothing says when one ended a command"
+            + ("" if no_group is None else f": {no_group.detail}"),
             remedy=LIMITS,
         )
-    )  # fmt: skip
+    )
     return found
 
 
@@ -194,8 +209,14 @@ def switched_off() -> IsolationReport:
     return IsolationReport(command_sandbox="none", available=True, network_enforcement="none", protections=())
 
 
-def isolation_of(plan: Plan, found: tuple[Protection, ...], limits: Limits) -> Isolation:
-    """What was in force for one command, from the report that its launcher made of the same plan."""
+def isolation_of(
+    plan: Plan, found: tuple[Protection, ...], limits: Limits, leaf: frozenset[str] | None = None
+) -> Isolation:
+    """What was in force for one command, from the report that its launcher made of the same plan. `leaf`: the
+    controllers of its control group, or None."""
+    grouped = {
+        name for controller, name in (("memory", "memory_mb"), ("pids", "processes")) if controller in (leaf or ())
+    }
     sandboxed = plan.mode == "sandbox"
     return Isolation(
         command_sandbox="linux-sandbox" if sandboxed else "none",
@@ -204,7 +225,7 @@ def isolation_of(plan: Plan, found: tuple[Protection, ...], limits: Limits) -> I
         limits={
             "timeout_s": "deadline" if limits.timeout_s else "off",
             **{
-                name: "rlimit" if value else "off"
+                name: "off" if not value else "cgroup" if name in grouped else "rlimit"
                 for name, value in (
                     ("cpu_s", limits.cpu_s),
                     ("memory_mb", limits.memory_mb),

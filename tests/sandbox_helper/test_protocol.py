@@ -112,9 +112,10 @@ def test_a_plan_without_a_mount_that_every_sandbox_has_is_refused(target: str) -
 @given(
     argv=st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\0", b"")), min_size=1, max_size=6),
     tty=st.none() | st.tuples(st.integers(1, 1000), st.integers(1, 1000)),
+    leaf=st.booleans(),
 )
-def test_a_request_comes_back_equal(argv: list[bytes], tty: tuple[int, int] | None) -> None:
-    run = Run(7, "plan", (b"program", *argv), tty, "exec")
+def test_a_request_comes_back_equal(argv: list[bytes], tty: tuple[int, int] | None, leaf: bool) -> None:
+    run = Run(7, "plan", (b"program", *argv), tty, "exec", leaf)
     operation, number, fields, raw = protocol.split_request(protocol.run_request(run))
     assert (operation, number) == ("run", 7)
     assert protocol.parse_run(fields, raw) == run
@@ -135,7 +136,7 @@ def test_bytes_that_are_no_request_are_refused(message: bytes) -> None:
 
 @pytest.mark.parametrize("argv", [b"", b"\0", b"no end", b"a\0b"])
 def test_a_run_without_a_whole_argv_is_refused(argv: bytes) -> None:
-    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": "exec"}
+    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": "exec", "leaf": False}
     with pytest.raises(ProtocolError, match=r"run\.argv"):
         protocol.parse_run(head, argv)
 
