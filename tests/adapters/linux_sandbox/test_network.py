@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,7 @@ def world() -> Iterator[World]:
         check=True, capture_output=True,
     )  # fmt: skip
     _make_repository(site)
+    _make_package_index(site)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.adapters.linux_sandbox.network_world", certificate, key, site],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -109,6 +111,19 @@ def _make_repository(site: str) -> None:
         [*git, "-C", f"{site}/repository.git", "update-server-info"],
     ):
         subprocess.run(command, check=True, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+
+
+def _make_package_index(site: str) -> None:
+    """One wheel of one module, where pip looks for it."""
+    wheel = "demo-1.0-py3-none-any.whl"
+    os.makedirs(f"{site}/simple/demo")
+    Path(f"{site}/simple/demo/index.html").write_text(f'<a href="{wheel}">{wheel}</a>', encoding="utf-8")
+    about = "demo-1.0.dist-info"
+    with zipfile.ZipFile(f"{site}/simple/demo/{wheel}", "w") as archive:
+        archive.writestr("demo.py", "print('installed')\n")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", f"demo.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
 
 
 @dataclass
@@ -198,6 +213,28 @@ async def test_python_and_git_reach_an_allowed_name_with_no_setting_of_their_own
         " git -C $url log --format=%s; done"
     )
     assert ended.output.splitlines() == ["the first", "the first"], ended.output
+
+
+@pytest.mark.parametrize("variables", ["", "env -u https_proxy -u HTTPS_PROXY -u all_proxy -u ALL_PROXY "])
+async def test_pip_installs_from_an_allowed_index_with_the_variables_and_without(net: Net, variables: str) -> None:
+    pip = f"{variables}{PYTHON} -m pip install -q --disable-pip-version-check --no-deps --target here --cert ca.pem"
+    ended = await net.shell(
+        f"{pip} --index-url https://allowed.test/simple demo && PYTHONPATH=here {PYTHON} -m demo;"
+        f"{pip} --retries 0 --index-url https://denied.test/simple demo > log 2>&1 || echo refused"
+    )
+    assert ended.output.splitlines()[-2:] == ["installed", "refused"], ended.output
+    assert net.allowed("allowed.test", "transparent" if variables else "connect")
+    assert net.refused("denied.test", "names" if variables else "connect")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+async def test_node_which_heeds_no_variable_reaches_an_allowed_name_alone(net: Net) -> None:
+    ended = await run(
+        net.launcher, net.terms(limits={"memory_mb": 0}), "node", "-e",
+        "const get = name => fetch(`http://${name}/where`).then(r => r.text(), e => e.cause.code + '\\n');"
+        "(async () => process.stdout.write(await get('allowed.test') + await get('denied.test')))()",
+    )  # fmt: skip
+    assert ended.output.splitlines() == [f"allowed.test at {PUBLIC}", "ENOTFOUND"]
 
 
 async def test_a_program_that_knows_no_proxy_reaches_an_allowed_name_on_an_allowed_port(net: Net) -> None:
