@@ -56,6 +56,11 @@ class Workspace:
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         self._defaults = Defaults(0o644 & ~umask, 0o755, owner)
 
+    def close(self) -> None:
+        self._journal.close()
+        os.close(self.root_fd)
+        os.close(self.journal_fd)
+
     def lock(self) -> None:
         """Waits for a helper before this one to be gone. Raises OSError (EWOULDBLOCK) where it does not go."""
         deadline = time.monotonic() + LOCK_WAIT_S
@@ -100,46 +105,48 @@ class Workspace:
         return answer | {"status": "applied"}
 
     def recover(self) -> dict[str, Any]:
-        return {"recovered": [self._recover(operation_id) for operation_id in self._journal.operation_ids()]}
+        return {"recovered": [self._recover(name) for name in self._journal.names()]}
 
     def _settle_earlier(self, new_id: str) -> None:
         """Forgets operations that are over, finishes those that are not. The caller holds the workspace's lease, so
         whatever is over has been recorded. An operation that has a journal is not begun again."""
-        for operation_id in self._journal.operation_ids():
-            if operation_id == new_id:
-                raise PatchError(
-                    "FILE_OPERATION_FAILED",
-                    f"operation {operation_id} has been begun before and is not run again. Ask for its status.",
-                )
+        for name in self._journal.names():
+            if self._journal.is_over(name) and name != new_id:
+                continue  # the new operation goes on in it
             recovery = Recovery(self.root_fd, self._journal, self._steps)
             try:
-                record = self._journal.read(operation_id)
+                record = self._journal.read(name)
+                if record.operation_id == new_id:
+                    raise PatchError(
+                        "FILE_OPERATION_FAILED",
+                        f"operation {new_id} has been begun before and is not run again. Ask for its status.",
+                    )
                 if record.outcome is not None or record.intent is None:
-                    self._journal.forget(operation_id)
+                    self._journal.forget(name)
                 elif not recovery.is_foreign(record.intent):
-                    recovery.recover(operation_id)
+                    recovery.recover(name)
             except (OSError, ValueError, LookupError, TypeError) as error:
                 raise PatchError(
                     "FILE_OPERATION_FAILED",
-                    f"operation {operation_id} was interrupted and cannot be recovered ({type(error).__name__}). "
+                    f"operation {name} was interrupted and cannot be recovered ({type(error).__name__}). "
                     "The operator has to look at its journal.",
                 ) from error
 
-    def _recover(self, operation_id: str) -> dict[str, Any]:
+    def _recover(self, name: str) -> dict[str, Any]:
         recovery = Recovery(self.root_fd, self._journal, self._steps)
         try:
-            record = recovery.recover(operation_id)
+            record = recovery.recover(name)
         except (ValueError, LookupError, TypeError):
-            record = Record(operation_id, None, False, None, "its journal is damaged, so nothing is proved")
+            record = Record(name, None, False, None, "its journal is damaged, so nothing is proved")
         except OSError as error:
             raise PatchError(
                 "FILE_OPERATION_FAILED",
-                f"operation {operation_id} cannot be recovered now: {error.strerror}. It will be tried again.",
+                f"operation {name} cannot be recovered now: {error.strerror}. It will be tried again.",
                 errno=errno.errorcode.get(error.errno or 0, "unknown"),
             ) from error
         intent = record.intent
         return {
-            "operation_id": operation_id,
+            "operation_id": record.operation_id,
             "status": record.outcome or "unknown",
             "files": list(intent.files) if intent else [],
             "changes": list(intent.changes) if intent else [],

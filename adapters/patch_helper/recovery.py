@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adapters.patch_helper.journal import Entry, Intent, Journal, Outcome, Record
 from adapters.patch_helper.steps import Steps
@@ -60,24 +60,29 @@ class Recovery:
         self._journal = journal
         self._steps = steps
 
-    def recover(self, operation_id: str) -> Record:
-        """Finishes one operation as its journal demands and notes the outcome there. Idempotent."""
-        record = self._journal.read(operation_id)
+    def recover(self, name: str) -> Record:
+        """Finishes the operation of a journal as that demands and notes the outcome there. Idempotent."""
+        record = self._journal.read(name)
+        # An outcome may have come to the disk before the removal that it tells of, and the machine stopped between.
+        over = (*record.earlier, record.intent) if record.outcome == "applied" else record.earlier
+        for intent in over:
+            if intent is not None and not self.is_foreign(intent):
+                self.finish(intent)
         if record.outcome is not None:
             return record
         outcome: Outcome
         if record.intent is None:
             outcome, reason = "failed_rolled_back", "stopped before its journal was complete: nothing had been done"
-            return Record(operation_id, None, False, outcome, reason)
+            return Record(name, None, False, outcome, reason)
         if self.is_foreign(record.intent):
-            return Record(operation_id, record.intent, record.committed, None, "the root is not the directory it was")
+            return replace(record, reason="the root is not the directory it was")
         if record.committed:
             self.finish(record.intent)
             outcome, reason = "applied", "stopped after every new file was in place and verified; finished"
         else:
             outcome, reason = self.roll_back(record.intent)
-        self._journal.finish(operation_id, outcome, reason)
-        return Record(operation_id, record.intent, record.committed, outcome, reason)
+        self._journal.finish(name, outcome, reason)
+        return replace(record, outcome=outcome, reason=reason)
 
     def is_foreign(self, intent: Intent) -> bool:
         """The operation was on another directory that had the root's name. It proves nothing of this one."""
@@ -89,8 +94,7 @@ class Recovery:
         with Tree(self._root_fd, Limits()) as fresh:
             tree = _Directories(fresh, held)
             for entry in intent.entries:
-                displaced = self._look(tree, entry.at, entry.temp)
-                if entry.action != "add" and displaced is not None:
+                if entry.action != "add" and self._status(tree, entry.at, entry.temp) is not None:
                     self._steps.unlink(tree.directory(entry.at), entry.temp)
 
     def roll_back(self, intent: Intent, held: Tree | None = None) -> tuple[Outcome, str]:
@@ -159,19 +163,24 @@ class Recovery:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
 
-    def _look(self, tree: _Directories, directory: str, name: str) -> Found | None:
+    def _status(self, tree: _Directories, directory: str, name: str) -> os.stat_result | None:
         """None: there is no such name, or no such directory."""
-        of = tree.of(directory)
         if not tree.exists(directory):
             return None
         try:
-            status = os.stat(name, dir_fd=of.directory(directory), follow_symlinks=False)
+            return os.stat(name, dir_fd=tree.directory(directory), follow_symlinks=False)
         except FileNotFoundError:
+            return None
+
+    def _look(self, tree: _Directories, directory: str, name: str) -> Found | None:
+        """None: there is no such name, or no such directory."""
+        status = self._status(tree, directory, name)
+        if status is None:
             return None
         if not stat.S_ISREG(status.st_mode):
             return Found(status.st_ino, None)
         path = f"{directory}/{name}" if directory else name
         try:
-            return Found(status.st_ino, of.version(path))
+            return Found(status.st_ino, tree.of(directory).version(path))
         except PatchError:
             return Found(status.st_ino, None)

@@ -27,6 +27,12 @@ class Steps:
         os.fsync(descriptor)
         self._fault(f"after fsync {what}")
 
+    def flush(self, descriptor: int, what: str) -> None:
+        """Of the data of a file that keeps its length: fdatasync(2)."""
+        self._fault(f"before flush {what}")
+        os.fdatasync(descriptor)
+        self._fault(f"after flush {what}")
+
     def create(self, directory: int, name: str, mode: int) -> int:
         """A new file, opened for writing. EEXIST if the name is taken, by a link too."""
         self._fault(f"before create {name}")
@@ -44,6 +50,14 @@ class Steps:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
+        self._fault(f"after write {what}")
+
+    def write_at(self, descriptor: int, data: bytes, offset: int, what: str) -> None:
+        self._fault(f"before write {what}")
+        view = memoryview(data)
+        while view:
+            count = os.pwrite(descriptor, view, offset)
+            view, offset = view[count:], offset + count
         self._fault(f"after write {what}")
 
     def exchange(self, old_fd: int, old: str, new_fd: int, new: str) -> None:

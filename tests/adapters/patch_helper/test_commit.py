@@ -45,8 +45,7 @@ def apply_here(
     except PatchError as error:
         return error
     finally:
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
     return None
 
 
@@ -55,8 +54,7 @@ def recover_here(made: Workspace) -> None:
     try:
         served.recover()
     finally:
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
 
 
 # --- attributes -----------------------------------------------------------------------------------------------------

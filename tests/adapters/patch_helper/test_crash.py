@@ -71,8 +71,20 @@ class KillAt:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def apply(made: Workspace, fault: Callable[[str], None] = no_fault) -> None:
-    Served(str(made.root), str(made.journal_dir), Steps(fault)).apply(request())
+EARLIER = {**request("op_earlier"), "patch": patch(*update("bystander", "@@", "-stays", "+stays"))}
+
+
+def apply(made: Workspace, fault: Callable[[str], None] = no_fault, *, first: bool = True) -> None:
+    """`first`: into a new journal, else into the one of an operation before it that is over."""
+    faults: list[Callable[[str], None]] = [no_fault]
+    served = Served(str(made.root), str(made.journal_dir), Steps(lambda step: faults[-1](step)))
+    try:
+        if not first:
+            served.apply(EARLIER)
+        faults.append(fault)
+        served.apply(request())
+    finally:
+        served.close()
 
 
 def recover(made: Workspace, fault: Callable[[str], None] = no_fault) -> list[dict[str, Any]]:
@@ -80,8 +92,7 @@ def recover(made: Workspace, fault: Callable[[str], None] = no_fault) -> list[di
     try:
         recovered: list[dict[str, Any]] = served.recover()["recovered"]
     finally:
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
     return recovered
 
 
@@ -89,23 +100,27 @@ def recovered_status(made: Workspace) -> str:
     """What recovery says of the operation. No journal: it had not begun."""
     found = recover(made)
     assert found == recover(made), "recovery is not idempotent"
-    if not found:
+    if not found or [one["operation_id"] for one in found] == ["op_earlier"]:
         return "failed_rolled_back"
     assert [one["operation_id"] for one in found] == ["op_crash"]
     return str(found[0]["status"])
 
 
+Expected = tuple[Snapshot, Snapshot, int, int]
+
+
 @pytest.fixture(scope="module")
-def expected() -> tuple[Snapshot, Snapshot, int, int]:
-    """The tree before and after, and how many steps a patch and the recovery of a late crash take."""
+def expected() -> Expected:
+    return observed(first=True)
+
+
+def observed(*, first: bool) -> Expected:
+    """The tree before and after, how many steps a patch takes, and which one writes the mark."""
     steps: list[str] = []
     with workspace(in_memory=True) as made:
         fill(made)
         before = snapshot(made.root)
-        served = Served(str(made.root), str(made.journal_dir), Steps(steps.append))
-        served.apply(request())
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        apply(made, steps.append, first=first)
         after = snapshot(made.root)
     assert after["moved/m0"][-1] == b"move 0\n"
     assert after["moved/m0"][1] == 0o600
@@ -119,7 +134,7 @@ def expected() -> tuple[Snapshot, Snapshot, int, int]:
     return before, after, len(steps), commit_at
 
 
-def check(made: Workspace, expected: tuple[Snapshot, Snapshot, int, int]) -> str:
+def check(made: Workspace, expected: Expected) -> str:
     status = recovered_status(made)
     tree = snapshot(made.root)
     assert status in ("applied", "failed_rolled_back")
@@ -128,15 +143,16 @@ def check(made: Workspace, expected: tuple[Snapshot, Snapshot, int, int]) -> str
 
 
 @pytest.mark.timeout(120)
-def test_a_patch_killed_at_any_step_is_wholly_done_or_wholly_undone(
-    expected: tuple[Snapshot, Snapshot, int, int],
-) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["new-journal", "journal-in-use"])
+def test_a_patch_killed_at_any_step_is_wholly_done_or_wholly_undone(first: bool) -> None:
+    expected = observed(first=first)
     _, _, steps, commit_at = expected
     outcomes = []
     for step in range(1, steps + 1):
         with workspace(in_memory=True) as made:
             fill(made)
-            assert in_child(lambda made=made, step=step: apply(made, KillAt(step))) == -signal.SIGKILL  # type: ignore[misc]
+            killed = in_child(lambda made=made, step=step: apply(made, KillAt(step), first=first))  # type: ignore[misc]
+            assert killed == -signal.SIGKILL
             outcomes.append(check(made, expected))
     # Before the mark everything went back, after it everything went forward.
     assert set(outcomes[:commit_at]) == {"failed_rolled_back"}
@@ -145,7 +161,7 @@ def test_a_patch_killed_at_any_step_is_wholly_done_or_wholly_undone(
 
 @pytest.mark.timeout(60)
 def test_a_recovery_killed_at_any_step_is_finished_by_the_next(
-    expected: tuple[Snapshot, Snapshot, int, int],
+    expected: Expected,
 ) -> None:
     commit_at = expected[3]
     for crash, status in ((commit_at, "failed_rolled_back"), (commit_at + 5, "applied")):
@@ -161,10 +177,10 @@ def test_a_recovery_killed_at_any_step_is_finished_by_the_next(
 
 
 @pytest.mark.timeout(60)
-def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: Expected) -> None:
     chance = random.Random(20_260)
     outcomes = set()
-    for _ in range(100):
+    for run in range(100):
         with workspace(in_memory=True) as made:
             fill(made)
             ready, go = os.pipe()
@@ -172,7 +188,7 @@ def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Sn
             if pid == 0:
                 try:
                     os.write(go, b"!")
-                    apply(made)
+                    apply(made, first=run % 2 == 0)
                 finally:
                     os._exit(0)
             os.read(ready, 1)
@@ -186,15 +202,31 @@ def test_a_hundred_kills_at_random_moments_leave_a_whole_tree(expected: tuple[Sn
     assert "failed_rolled_back" in outcomes
 
 
-def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+def torn(made: Workspace, line: bytes) -> None:
+    """Writes over zeros of the journal, from the next sector on."""
+    (journal,) = made.journal_dir.glob("*.journal")
+    data = journal.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    with journal.open("r+b") as file:
+        file.seek(-(-end // 512) * 512)
+        file.write(line)
+
+
+@pytest.mark.parametrize("rest", [b'{"mark":"comm', b'\0\0ark":"committed"}\n', b'{"mark":"co\0\0\0\0\0ed"}\n'])
+def test_a_mark_that_was_not_written_whole_counts_as_none(expected: Expected, rest: bytes) -> None:
     with workspace(in_memory=True) as made:
         fill(made)
-        crash = expected[3]
-        assert in_child(lambda: apply(made, KillAt(crash))) == -signal.SIGKILL
-        (journal,) = made.journal_dir.glob("*.journal")
-        with journal.open("ab") as file:
-            file.write(b'{"mark":"comm')
+        assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
+        torn(made, rest)
         assert check(made, expected) == "failed_rolled_back"
+    with workspace(in_memory=True) as made:  # the positive control: it counts where it is whole
+        fill(made)
+        assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
+        torn(made, b'{"mark":"committed"}\n')
+        assert check(made, expected) == "applied"
+
+
+def test_an_intent_that_was_not_written_whole_counts_as_none(expected: Expected) -> None:
     with workspace(in_memory=True) as made:
         fill(made)
         made.journal_dir.mkdir()
@@ -203,7 +235,101 @@ def test_a_mark_that_was_cut_off_counts_as_none(expected: tuple[Snapshot, Snapsh
         assert snapshot(made.root) == expected[0]
 
 
-def test_what_somebody_else_changed_since_is_left_alone(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+@pytest.mark.parametrize("sector", [0, 1])
+def test_an_intent_of_which_one_sector_is_missing_leaves_the_operation_before_it(
+    expected: Expected, sector: int
+) -> None:
+    """As the disk may be found when the machine stopped: sectors are written in any order."""
+    with workspace(in_memory=True) as made:
+        fill(made)
+        served = Served(str(made.root), str(made.journal_dir), Steps())
+        served.apply(EARLIER)
+        served.close()
+        line = bytearray(b'{"operation_id":"op_crash","entries":["' + b"x" * 1000 + b'"]}\n')
+        line[sector * 512 : (sector + 1) * 512] = bytes(512)
+        # Its outcome is not on the disk either, so recovery has a mark to write where the torn line is.
+        (journal,) = made.journal_dir.glob("*.journal")
+        data = journal.read_bytes()
+        at = data.index(b'{"mark":"applied"')
+        with journal.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes(512))
+        torn(made, bytes(line))
+        for _ in range(2):
+            assert [(one["operation_id"], one["status"]) for one in recover(made)] == [("op_earlier", "applied")]
+        served = Served(str(made.root), str(made.journal_dir), Steps())
+        served.apply(request())
+        served.close()
+        assert snapshot(made.root) == expected[1]
+
+
+def test_a_displaced_original_that_came_back_with_the_machine_is_removed(expected: Expected) -> None:
+    """An outcome may be on the disk while the removals before it are not: of the last operation and of earlier ones."""
+    with workspace(in_memory=True) as made:
+        fill(made)
+        removed: list[str] = []
+
+        def keep(step: str) -> None:
+            if step.startswith("before unlink .codespace-patch-"):
+                name = step.removeprefix("before unlink ")
+                (found,) = made.root.rglob(name)
+                os.link(found, made.root.parent / name)
+                removed.append(str(found))
+
+        apply(made, keep, first=False)
+        assert len(removed) > 10
+        after = snapshot(made.root)
+        for path in removed:
+            os.rename(made.root.parent / os.path.basename(path), path)
+        assert snapshot(made.root) != after
+        assert recovered_status(made) == "applied"
+        assert snapshot(made.root) == after
+
+
+def test_many_operations_in_a_row_use_few_journals_and_each_is_told_of(expected: Expected) -> None:
+    with workspace(in_memory=True) as made:
+        fill(made)
+        created: list[str] = []
+        served = Served(str(made.root), str(made.journal_dir), Steps(created.append))
+        for number in range(300):
+            lines = update("bystander", "@@", f"-{number or 'stays'}", f"+{number + 1}")
+            served.apply({**request(f"op_{number}"), "patch": patch(*lines)})
+            (name,) = [path.stem for path in made.journal_dir.iterdir()]
+            assert name == f"op_{number}"
+            if number % 50 == 0:
+                assert [(one["operation_id"], one["status"]) for one in recover_by(served)] == [(name, "applied")]
+        served.close()
+        files = [step for step in created if step.startswith("after create op_")]
+        assert 2 <= len(files) <= 5
+        assert (made.root / "bystander").read_bytes() == b"300\n"
+
+
+def recover_by(served: Served) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = served.recover()["recovered"]
+    return found
+
+
+def test_an_operation_killed_while_it_takes_over_a_journal_has_not_begun(expected: Expected) -> None:
+    with workspace(in_memory=True) as made:
+        fill(made)
+
+        def kill(step: str) -> None:
+            if step == "after move op_crash.journal":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(lambda: apply(made, kill, first=False)) == -signal.SIGKILL
+        assert [path.name for path in made.journal_dir.iterdir()] == ["op_crash.journal"]
+        assert [one["operation_id"] for one in recover(made)] == ["op_earlier"]
+        # So it may be sent again under its id, which one that has begun may not.
+        apply(made)
+        assert snapshot(made.root) == expected[1]
+        served = Served(str(made.root), str(made.journal_dir), Steps())
+        with pytest.raises(PatchError, match="begun before"):
+            served.apply({**EARLIER, "operation_id": "op_crash"})
+        served.close()
+
+
+def test_what_somebody_else_changed_since_is_left_alone(expected: Expected) -> None:
     with workspace(in_memory=True) as made:
         fill(made)
         assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
@@ -232,8 +358,7 @@ def test_a_journal_of_another_root_proves_nothing_and_touches_nothing() -> None:
         # Nor does it stand in the way of the next patch, or forget what it is for.
         served = Served(str(made.root), str(made.journal_dir), Steps())
         served.apply({**request("op_next"), "patch": patch(*update("u0", "@@", "-old 0", "+x"))})
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
         assert sorted(path.stem for path in made.journal_dir.iterdir()) == ["op_crash", "op_next"]
         made.root.rename(made.root.parent / "newer")
         (made.root.parent / "elsewhere").rename(made.root)
@@ -250,15 +375,14 @@ def test_a_directory_that_vanished_since_leaves_the_rest_restored_and_is_told() 
         text = patch(*update("dir/u", "@@", "-old", "+new"), *update("u0", "@@", "-old 0", "+new 0"))
         served = Served(str(made.root), str(made.journal_dir), Steps(KillAt(25)))
         assert in_child(lambda: served.apply({**request(), "patch": text})) == -signal.SIGKILL
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
         (made.root / "dir").rename(made.root.parent / "dir")
         (found,) = recover(made)
         assert (found["status"], found["reason"]) == ("failed_partial", "dir is no directory any more")
         assert made.files()["u0"] == b"old 0\n"
 
 
-def test_a_recovery_that_fails_is_an_error_and_not_an_outcome(expected: tuple[Snapshot, Snapshot, int, int]) -> None:
+def test_a_recovery_that_fails_is_an_error_and_not_an_outcome(expected: Expected) -> None:
     with workspace() as made:
         fill(made)
         assert in_child(lambda: apply(made, KillAt(expected[3]))) == -signal.SIGKILL
@@ -282,6 +406,5 @@ def test_a_damaged_journal_proves_nothing_and_stops_the_next_patch() -> None:
         served = Served(str(made.root), str(made.journal_dir), Steps())
         with pytest.raises(PatchError, match="op_bad"):
             served.apply(request())
-        os.close(served.root_fd)
-        os.close(served.journal_fd)
+        served.close()
         assert snapshot(made.root, times=True) == before
