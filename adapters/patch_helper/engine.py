@@ -344,7 +344,7 @@ class PatchHelperEngine:
             raise
         # Last in the order of use, so that the first without users is the one idle longest.
         self._slots[root, journal_dir] = self._slots.pop((root, journal_dir), slot)
-        await self._make_room()
+        await self._make_room(slot)
         return slot
 
     def _leave(self, slot: _Slot) -> None:
@@ -353,11 +353,11 @@ class PatchHelperEngine:
         if slot.users == 0 and not self._closed:
             slot.idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._retire, slot)
 
-    async def _make_room(self) -> None:
-        running = [slot for slot in self._slots.values() if slot.helper is not None]
-        for slot in running[: max(0, len(running) - self._max_helpers + 1)]:
-            if slot.users == 0:
-                await self._end(slot)
+    async def _make_room(self, entering: _Slot) -> None:
+        others = [slot for slot in self._slots.values() if slot.helper is not None and slot is not entering]
+        idle = [slot for slot in others if slot.users == 0]
+        for slot in idle[: max(0, len(others) + 1 - self._max_helpers)]:
+            await self._end(slot)
 
     def _retire(self, slot: _Slot) -> None:
         if slot.users == 0 and not self._closed:

@@ -202,6 +202,21 @@ async def test_the_number_of_helpers_is_bounded_and_the_one_idle_longest_makes_r
 
 
 @pytest.mark.covers("PATCH-4")
+async def test_as_many_workspaces_as_helpers_keep_theirs(engines: list[PatchHelperEngine]) -> None:
+    engine = PatchHelperEngine(max_helpers=2)
+    engines.append(engine)
+    preview = patch("*** Add File: n")
+    with workspace() as one, workspace() as two:
+        for made in (one, two):
+            assert isinstance(await outcome(engine, made.request(preview, check_only=True)), PatchApplied)
+        first = helper_pids()
+        for made in (one, two, one):
+            assert isinstance(await outcome(engine, made.request(preview, check_only=True)), PatchApplied)
+        assert sorted(helper_pids()) == sorted(first)
+        await engine.close()
+
+
+@pytest.mark.covers("PATCH-4")
 async def test_an_idle_helper_ends(demo: Workspace, engines: list[PatchHelperEngine]) -> None:
     engine = PatchHelperEngine(idle_s=0)
     engines.append(engine)
