@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from adapters.patch_helper.journal import Journal
+from adapters.patch_helper.steps import Steps
 from benchmarks.load_actor import Actor, Evicted, World
 from benchmarks.load_client import LoadClient, NoAnswer, RawClient, Refused, SdkClient
 from benchmarks.load_scenes import SCENES
 from benchmarks.load_truth import Revisions, Wrong, note, static_files
-from benchmarks.load_watch import WARM_UP_S, Growth, Peaks, Sample, growth, left_over, sample
+from benchmarks.load_watch import WARM_UP_S, Growth, Peaks, Sample, growth, left_over, look, sample
 from benchmarks.measure import REPOSITORY, Options, Table, keep, machine, render
 
 START_BOUND_S = 60.0
@@ -111,7 +113,8 @@ async def serving(folder: Path, load: Load) -> AsyncIterator[Server]:
     command += ["--socket", str(folder / "mcp.sock"), "--data-dir", str(folder / "data"), "--runner", load.runner]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CODESPACE_")}
     environment |= {"TMPDIR": str(folder / "tmp"), "CODESPACE_MAX_PROCESSES": str(load.workspaces)}
-    with open(folder / "log", "wb") as log:  # noqa: ASYNC230: before anybody is served
+    log = await asyncio.to_thread(open, folder / "log", "wb")
+    with log:
         process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, env=environment, stderr=log)
     server = Server(folder, process)
     try:
@@ -171,7 +174,7 @@ async def drive(actors: list[Actor], seconds: float) -> None:
             group.create_task(play(actor, until))
 
 
-async def quiet(server: Server, at_s: float, before: Sample | None) -> Sample:
+async def quiet(server: Server, at_s: float, may_remember: int, before: Sample | None = None) -> Sample:
     """A look once everything has settled, at most QUIET_BOUND_S from now: the last one counts, whatever it shows."""
     until = time.monotonic() + QUIET_BOUND_S
     last = await asyncio.to_thread(server.look, at_s)
@@ -180,7 +183,7 @@ async def quiet(server: Server, at_s: float, before: Sample | None) -> Sample:
         taken = await asyncio.to_thread(server.look, at_s)
         settled = left_over(last, taken) == [] and left_over(taken, last) == []
         last = taken
-        if settled and (before is None or left_over(before, taken) == []):
+        if settled and (before is None or left_over(before, taken, may_remember) == []):
             break
     return last
 
@@ -219,9 +222,25 @@ def strange_files(folder: Path, world: World) -> Iterator[str]:
             known = world.notes[workspace, owner].known
             if (root / owner / "notes.txt").read_text() != note(workspace, owner, known):
                 yield f"{workspace}/{owner}/notes.txt is not revision {known}"
+    yield from (f"{path.relative_to(folder)} was left" for path in (folder / "tmp").rglob("*"))
     for path in (folder / "data").rglob("*"):
-        if path.is_file() and path.name not in ("codespace.sqlite", "lock"):
+        if path.is_file() and path.name != "codespace.sqlite" and path.suffix != ".journal":
             yield f"{path.relative_to(folder)} was left"
+    for directory in (folder / "data" / "journal").iterdir():
+        yield from (f"{line} in {directory.relative_to(folder)}" for line in unfinished(directory))
+
+
+def unfinished(directory: Path) -> Iterator[str]:
+    """The last operation's journal stays, with its outcome, in case its answer was lost. Nothing else does."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        journal = Journal(descriptor, Steps())
+        names = journal.names()
+        yield from (f"journal {name} without an outcome" for name in names if journal.read(name).outcome is None)
+        if len(names) > 1:
+            yield f"{len(names)} journals"
+    finally:
+        os.close(descriptor)
 
 
 def loud_lines(folder: Path) -> Iterator[str]:
@@ -247,13 +266,14 @@ async def stop(server: Server, outcome: Outcome) -> None:
         return
     if status != 0:
         outcome.left.append(f"the server ended with {status}")
-    outcome.left += [f"outlived the server: {s.pid} ({s.kind})" for s in last.processes if Path(f"/proc/{s.pid}").exists()]
-    outcome.left += [f"file {path.relative_to(server.folder)}" for path in (server.folder / "tmp").rglob("*")]
+    alive = await asyncio.to_thread(lambda: [seen for seen in last.processes if look(seen.pid) is not None])
+    outcome.left += [f"outlived the server: {seen.pid} ({seen.kind})" for seen in alive]
 
 
 async def run(load: Load) -> Outcome:
     """One whole run in a temporary folder. Raises RuntimeError where the server does not start."""
     outcome = Outcome(World())
+    asyncio.get_running_loop().set_exception_handler(_client_noise)
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="cs-load-"))
     try:
         await asyncio.to_thread(make_workspaces, folder, outcome.world, load)
@@ -264,11 +284,11 @@ async def run(load: Load) -> Outcome:
             warm_up_s = min(WARM_UP_S, load.seconds / 4)
             async with watched(server, began, outcome, samples):
                 await drive(actors, warm_up_s)
-                before = await quiet(server, 0.0, None)
+                before = await quiet(server, 0.0, load.workspaces)
                 await drive(actors, load.seconds - warm_up_s)
                 outcome.seconds = time.monotonic() - began
-                after = await quiet(server, outcome.seconds, before)
-            outcome.left += left_over(before, after)
+                after = await quiet(server, outcome.seconds, load.workspaces, before)
+            outcome.left += left_over(before, after, load.workspaces)
             outcome.growth = await asyncio.to_thread(growth, samples)
             await stop(server, outcome)
         outcome.left += await asyncio.to_thread(lambda: list(strange_files(folder, outcome.world)))
@@ -276,6 +296,12 @@ async def run(load: Load) -> Outcome:
     finally:
         await asyncio.to_thread(shutil.rmtree, folder)
     return outcome
+
+
+def _client_noise(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """anyio's socket wakes a reader that was cancelled in the same turn of the loop: an abandoned call's."""
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
 
 
 def table(load: Load, outcome: Outcome) -> Table:
@@ -315,7 +341,8 @@ def main() -> int:
         print(f"  samples: {keep('load', [result], Options())}")
     for problem in outcome.problems[:KEPT_WRONG]:
         print(f"error: {problem}", file=sys.stderr)
-    print(f"{len(outcome.wrong)} wrong answers, {len(outcome.left)} things left, {len(outcome.problems)} problems in all")
+    counts = (len(outcome.wrong), len(outcome.left), len(outcome.problems))
+    print("{} wrong answers, {} things left, {} problems in all".format(*counts))
     return 1 if outcome.problems else 0
 
 

@@ -127,7 +127,7 @@ class Actor:
         if answer["state"] == "exited":
             self.world.ended.add(process_id)
         else:
-            check(process_id not in self.world.ended, "a command that was over runs again", process_id)
+            check(process_id not in self.world.ended, "a command that was over runs again", answer)
         return answer
 
     async def exited(self, process_id: str) -> dict[str, Any]:

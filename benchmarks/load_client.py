@@ -77,9 +77,11 @@ class RawClient:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         reader, writer = self._idle.pop() if self._idle else await self._connect()
+        self._next_id += 1
+        request_id = self._next_id
         try:
             async with asyncio.timeout(ANSWER_BOUND_S):
-                writer.write(self._request(tool, arguments))
+                writer.write(self._request(request_id, tool, arguments))
                 await writer.drain()
                 status, body = await _response(reader)
         except (OSError, EOFError, ValueError, TimeoutError) as error:
@@ -91,13 +93,15 @@ class RawClient:
         self._idle.append((reader, writer))
         if status != 200:
             raise NoAnswer(f"{tool}: HTTP {status}: {body[:200]!r}")
-        return _content(json.loads(body)["result"])
+        answer = json.loads(body)
+        if answer.get("id") != request_id or "result" not in answer:
+            raise NoAnswer(f"{tool}: no result of request {request_id}: {body[:200]!r}")
+        return _content(answer["result"])
 
-    def _request(self, tool: str, arguments: Mapping[str, Any]) -> bytes:
-        self._next_id += 1
+    def _request(self, request_id: int, tool: str, arguments: Mapping[str, Any]) -> bytes:
         meta = {PROTOCOL_VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}
         params = {"name": tool, "arguments": dict(arguments), "_meta": meta}
-        message = {"jsonrpc": "2.0", "id": self._next_id, "method": "tools/call", "params": params}
+        message = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
         body = json.dumps(message).encode()
         lines = ["POST /mcp HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in request_headers("tools/call", params).items()]
@@ -105,7 +109,7 @@ class RawClient:
 
     async def abandon(self, tool: str, arguments: Mapping[str, Any]) -> None:
         _, writer = await self._connect()
-        writer.write(self._request(tool, arguments))
+        writer.write(self._request(0, tool, arguments))
         await writer.drain()
         writer.close()
 
@@ -159,7 +163,7 @@ class SdkClient:
                 result = await self._client.call_tool(tool, dict(arguments))
         except TimeoutError as error:
             raise NoAnswer(f"{tool}: no answer in {ANSWER_BOUND_S:.0f} s") from error
-        except Exception as error:  # noqa: BLE001: whatever the SDK makes of it, it is no answer
+        except Exception as error:
             raise NoAnswer(f"{tool}: {type(error).__name__}: {error}") from error
         content: dict[str, Any] | None = result.structured_content
         if content is None:
@@ -184,5 +188,5 @@ class SdkClient:
         stack, self._stack = self._stack, contextlib.AsyncExitStack()
         try:
             await stack.aclose()
-        except* anyio.BrokenResourceError:
+        except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the SDK had the answer of an abandoned call in its hands, and nobody to give it to

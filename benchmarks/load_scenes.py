@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from benchmarks.load_actor import WAIT_MS, Actor
 from benchmarks.load_client import Refused
@@ -80,7 +81,7 @@ async def grep_all(actor: Actor) -> None:
         check(oldest[owner] <= revision <= newest, "grep gave a revision out of time", owner, revision)
 
 
-async def _pages(actor: Actor, tool: str, limit: int, **arguments: str) -> list[dict[str, str]]:
+async def _pages(actor: Actor, tool: str, limit: int, **arguments: str) -> list[dict[str, Any]]:
     pages = [await actor.here(tool, limit=limit, **arguments)]
     while pages[-1]["truncated"]:
         pages.append(await actor.here(tool, limit=limit, cursor=pages[-1]["next_cursor"], **arguments))
@@ -309,4 +310,3 @@ SCENES: Mapping[str, tuple[Scene, int]] = {
         (refusals, 2),
     )
 }
-

@@ -7,12 +7,14 @@ It reads /proc and folders from outside and compares two quiet moments. Refuses 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 KINDS = ("gateway", "worker", "sandbox helper", "patch helper", "egress proxy", "sandboxed", "other")
+_CHANGING = re.compile(r"op_[0-9a-z]+|(?<=/proc/)[0-9]+")
 MIN_SLOPE_WINDOW_S = 120.0
 """Over less than this a slope of memory is noise, and printed without a verdict."""
 WARM_UP_S = 60.0
@@ -23,7 +25,7 @@ THREAD_SLACK = 8
 
 @dataclass(frozen=True)
 class Seen:
-    """One process. `descriptors`: what they lead to, without numbers of inodes."""
+    """One process. `descriptors`: what they lead to, without numbers of inodes and ids of operations and processes."""
 
     pid: int
     kind: str
@@ -99,7 +101,9 @@ def _targets(pid: int) -> list[str]:
             target = os.readlink(f"/proc/{pid}/fd/{name}")
         except FileNotFoundError:
             continue
-        found.append(target.partition(":[")[0])
+        if not target.startswith("anon_inode:"):
+            target = _CHANGING.sub("", target).partition(":[")[0]
+        found.append(target)
     return found
 
 
@@ -110,8 +114,9 @@ def sample(root: int, at_s: float, folders: Iterable[Path]) -> Sample:
     return Sample(at_s, processes, frozenset(files))
 
 
-def left_over(before: Sample, after: Sample) -> list[str]:
-    """What the second quiet moment holds beyond the first, one line each. Empty: nothing leaked."""
+def left_over(before: Sample, after: Sample, may_remember: int = 0) -> list[str]:
+    """What the second quiet moment holds beyond the first, one line each. Empty: nothing leaked. `may_remember`: dead
+    children whose pidfds a sandbox helper keeps until its next start; as many as have run at once."""
     lines = [f"zombie {seen.pid} ({seen.kind})" for seen in after.processes if seen.zombie]
     lines += [f"still running in a sandbox: {seen.pid}" for seen in after.of("sandboxed")]
     for kind in KINDS[:-2]:
@@ -119,6 +124,8 @@ def left_over(before: Sample, after: Sample) -> list[str]:
         if len(second) > len(first):
             lines.append(f"{len(second)} processes of kind {kind}, {len(first)} before")
         more = _sum(second) - _sum(first)
+        if kind == "sandbox helper":
+            more -= Counter({"anon_inode:[pidfd]": may_remember})
         lines += [f"{kind}: {count} more descriptors of {target}" for target, count in more.items()]
         if sum(s.threads for s in second) > sum(s.threads for s in first) + THREAD_SLACK:
             lines.append(f"{kind}: {sum(s.threads for s in second)} threads, {sum(s.threads for s in first)} before")
