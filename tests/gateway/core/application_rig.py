@@ -29,15 +29,16 @@ class Core:
     def __init__(self, base: Path, workspaces: Mapping[str, Mapping[str, object]], **more: Any) -> None:
         self.base = base
         self.max_processes = more.pop("max_processes", 8)
+        self.data: Path = more.pop("data", base / "data")
         self.more = more
         self.link = FakeLink()
         self.audit = RecordingAudit()
         self.write(workspaces)
         self.application = Application(
             version="1",
-            load_registry=lambda: load_registry(self.base / "registry.json", Guarded(data_dir=str(self.base / "data"))),
-            data_dir=self.base / "data",
-            deaths=LivenessDirectory(self.base / "data" / "liveness"),
+            load_registry=lambda: load_registry(self.base / "registry.json", Guarded(data_dir=str(self.data))),
+            data_dir=self.data,
+            deaths=LivenessDirectory(self.data / "liveness"),
             link=self.link,
             audit=self.audit,
             log=quiet_log(),
@@ -87,9 +88,13 @@ api_ids = tuple[str, str]
 
 @asynccontextmanager
 async def core(
-    base: Path, workspaces: Mapping[str, Mapping[str, object]] | None = None, **more: Any
+    base: Path,
+    workspaces: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    kind: type[Core] | None = None,
+    **more: Any,
 ) -> AsyncIterator[Core]:
-    one = Core(base, workspaces or {"demo": WRITE, "other": WRITE, "ro": {}}, **more)
+    one = (kind or Core)(base, workspaces or {"demo": WRITE, "other": WRITE, "ro": {}}, **more)
     await soon(one.application.start())
     try:
         yield one
