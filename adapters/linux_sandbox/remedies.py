@@ -11,17 +11,31 @@ _SECCOMP = (
     "Docker: --security-opt seccomp=image/seccomp.json. Podman: its default profile suffices. "
     "Kubernetes: a Localhost seccomp profile with image/seccomp.json."
 )
+_UBUNTU = (
+    "Ubuntu 24.04 (kernel.apparmor_restrict_unprivileged_userns=1): load an AppArmor profile with the rule `userns,` "
+    "for a small executable of its own, since an interpreter's path would be too broad; or, for the whole machine: "
+    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
+)
 _USERNS = {
     "EPERM": f"User namespaces are refused, most likely by the container engine's seccomp profile. {_SECCOMP} "
     "Debian: sysctl kernel.unprivileged_userns_clone=1.",
     "EACCES": "AppArmor refuses user namespaces. Docker: --security-opt apparmor=unconfined, or a profile with "
-    "`userns, mount, umount, pivot_root`. Ubuntu 24.04: install the AppArmor profile of this program.",
-    "ENOSPC": "No namespaces are left: raise user.max_user_namespaces and its siblings with sysctl.",
+    f"`userns, mount, umount, pivot_root`. {_UBUNTU}",
+    "ENOSPC": "No namespaces are left. The limits are in /proc/sys/user: sysctl -w user.max_user_namespaces=16384, and "
+    "the same for user.max_mnt_namespaces, max_pid_, max_net_, max_ipc_, max_uts_ and max_cgroup_namespaces.",
 }
 _MOUNT = (
     f"Mounts inside the sandbox are refused. {_SECCOMP} Docker with AppArmor: --security-opt apparmor=unconfined. "
-    "Ubuntu 24.04: install the AppArmor profile of this program (kernel.apparmor_restrict_unprivileged_userns)."
+    f"{_UBUNTU}"
 )
+_MISSING = (
+    "A directory that the sandbox shows is missing or was replaced: restore it, or correct `root` and "
+    "`mounts_read_only` in the registry and reload it."
+)
+_MOUNTS = {"EPERM": _MOUNT, "EACCES": _MOUNT, "ENOENT": _MISSING, "ENOTDIR": _MISSING, "ELOOP": _MISSING} | {
+    "ENOSPC": "No mounts or mount namespaces are left: raise fs.mount-max and user.max_mnt_namespaces with sysctl -w, "
+    "or free memory where a tmpfs is full.",
+}
 OWN_PROC = (
     "Docker: --security-opt systempaths=unconfined. Podman: --security-opt unmask=ALL. "
     "Kubernetes: procMount: Unmasked with hostUsers: false."
@@ -31,12 +45,15 @@ IDENTITY = (
     "Run as an ordinary user, or chown the workspace to one: its file system cannot be mounted with an id map "
     "(needs Linux 5.12 and a file system that supports it)."
 )
-LIMITS = "Delegate a cgroup v2 subtree to this program's user (systemd: Delegate=yes)."
+LIMITS = (
+    "Delegate a cgroup v2 subtree with the memory and pids controllers: systemd: Delegate=memory pids in the unit, or "
+    "systemd-run --user --scope -p Delegate=yes codespace serve … In a container the groups are read-only by default; "
+    "there --memory and --pids-limit of Docker and Podman bound all commands together."
+)
 
 _MAPS = (
     "The id maps were refused. As root the helper needs CAP_SETUID, CAP_SETGID and CAP_SYS_ADMIN: run it as an "
-    "ordinary user instead. Ubuntu 24.04: install the AppArmor profile of this program "
-    "(kernel.apparmor_restrict_unprivileged_userns)."
+    f"ordinary user instead. {_UBUNTU}"
 )
 _PROTECT = (
     "Replace a link at a protected name by a real file or directory, or take the name out of the workspace's `protect`."
@@ -47,8 +64,6 @@ _EXEC = (
 )
 _BY_STAGE = {
     "maps": ("user_namespace", _MAPS),
-    "mounts": ("mount_namespace", _MOUNT),
-    "pivot": ("mount_namespace", _MOUNT),
     "network": ("network_namespace", _SECCOMP),
     "seccomp": ("seccomp", "The kernel needs CONFIG_SECCOMP_FILTER."),
     "protect": ("protected_names", _PROTECT),
@@ -60,4 +75,6 @@ def remedy_for(failure: Failure) -> tuple[str, str | None]:
     """(the protection or step that is missing, what to do)."""
     if failure.stage == "namespace":
         return "user_namespace", _USERNS.get(failure.errno, _MOUNT)
+    if failure.stage in ("mounts", "pivot"):
+        return "mount_namespace", _MOUNTS.get(failure.errno)
     return _BY_STAGE.get(failure.stage, (failure.stage, None))

@@ -29,7 +29,8 @@ async def test_a_whole_machine_reports_every_protection_from_a_real_sandbox(
         assert (report.command_sandbox, report.network_enforcement) == ("linux-sandbox", "enforced")
         assert {name for name in REQUIRED if states[name] != "active"} == set()
         assert states["process_limit"] == "active"
-        assert states["memory_limit"] == "degraded"
+        # By process where nobody delegated control groups to whoever runs this.
+        assert states["memory_limit"] == states["limit_attribution"]
         assert all(p.detail and p.remedy for p in report.protections if p.state == "degraded")
 
 
