@@ -52,10 +52,14 @@ class Patching:
     journals: Path
     recover: Callable[[Lease], None]
     in_flight: dict[tuple[str, str], tuple[str, asyncio.Task[PatchAnswer]]] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    """Workspaces whose journal directory was made. Should it vanish, the patch helper makes it again."""
 
     async def journal_dir(self, workspace_id: str) -> str:
-        """Made when needed, mode 0700. Raises `ToolError` FILE_OPERATION_FAILED."""
+        """Made when first needed, mode 0700. Raises `ToolError` FILE_OPERATION_FAILED."""
         path = self.journals / workspace_id
+        if workspace_id in self.made:
+            return str(path)
         try:
             await asyncio.to_thread(path.mkdir, mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -66,6 +70,7 @@ class Patching:
                 retryable=True,
                 details={"reason": "journal_not_usable"},
             ) from None
+        self.made.add(workspace_id)
         return str(path)
 
 
