@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from sandbox_helper import syscalls as sc
 from sandbox_helper.protocol import PLACEHOLDER_MODE, PLACEHOLDER_MTIME_S, Cover
@@ -22,7 +23,9 @@ def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> list[Cover
     """Covers each name, relative to the workspace at `workspace` of the tree at `root`.
 
     Returns what was covered or pinned. A name whose parent does not exist is left alone. Raises OSError with the name:
-    ELOOP where a link stands at the name or on the way to it, since nothing could be mounted on that safely.
+    ELOOP where a link stands at the name or on the way to it, since nothing could be mounted on that safely; ENOTSUP
+    for a FIFO, socket or device, which a read-only mount keeps nobody from writing to; EMLINK for a file with another
+    name, by which it could be changed.
     """
     workspace_fd = os.open(root + workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     covers: dict[str, Cover] = {}
@@ -84,7 +87,9 @@ def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover]
         if fd < 0:
             return
     try:
-        stands_in = _is_placeholder(os.fstat(fd))
+        status = os.fstat(fd)
+        _check_coverable(status)
+        stands_in = _is_placeholder(status)
         covers[name] = _what_stands(fd, name, stands_in)
         if stands_in:
             tree = sc.open_tree(sc.AT_FDCWD, root + EMPTY_FILE)
@@ -96,6 +101,15 @@ def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover]
             _bind_onto_itself(fd, _SEALED)
     finally:
         os.close(fd)
+
+
+def _check_coverable(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENOTSUP, "a protected name is neither file nor directory")
+    if status.st_nlink > 1:
+        raise OSError(errno.EMLINK, "a protected file has another name, by which it could be changed")
 
 
 def _placeholder(workspace_fd: int, name: str) -> int:

@@ -56,7 +56,8 @@ _MAPS = (
     f"ordinary user instead. {_UBUNTU}"
 )
 _PROTECT = (
-    "Replace a link at a protected name by a real file or directory, or take the name out of the workspace's `protect`."
+    "Replace what is not a plain file or directory at a protected name (a link, a FIFO, a socket), or take the name "
+    "out of the workspace's `protect`. A file with another name loses it so: cp NAME NAME.copy && mv NAME.copy NAME."
 )
 _EXEC = (
     "Check the command's first word: it must exist in the sandbox and be executable there. Programs outside /usr need "

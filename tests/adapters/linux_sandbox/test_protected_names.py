@@ -153,6 +153,34 @@ async def test_a_link_planted_at_a_protected_name_stops_the_next_start(
     assert "ran" not in await asyncio.to_thread(os.listdir, workspace)
 
 
+@pytest.mark.parametrize(
+    ("plant", "errno"),
+    [
+        ("mkfifo .git/config", "ENOTSUP"),
+        ("/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\".git/config\")'", "ENOTSUP"),
+        ("echo > .git/config && ln .git/config other", "EMLINK"),
+    ],
+    ids=["fifo", "socket", "hard link"],
+)
+async def test_what_a_read_only_mount_does_not_protect_stops_the_next_start(
+    launcher: LinuxSandboxLauncher, workspace: str, plant: str, errno: str
+) -> None:
+    planted = await shell(launcher, terms(workspace, protect=PROTECT), f"mkdir .git && {plant}")
+    assert planted.exit.command_code == 0, planted.output
+    with pytest.raises(LaunchFailed) as failed:
+        await start(launcher, terms(workspace, protect=PROTECT), ("/bin/true",))
+    error = failed.value
+    assert (error.stage, (error.errno or "").replace("EOPNOTSUPP", "ENOTSUP"), error.path) == (
+        "protect",
+        errno,
+        ".git/config",
+    )
+    assert "cp NAME" in (error.remedy or "")
+    # The control: without protection the command runs, and can write there.
+    assert (await shell(launcher, terms(workspace), "rm .git/config")).exit.command_code == 0
+    assert (await shell(launcher, terms(workspace, protect=PROTECT), "true")).exit.command_code == 0
+
+
 async def test_a_file_where_an_ancestor_should_be_leaves_the_name_alone(
     launcher: LinuxSandboxLauncher, workspace: str
 ) -> None:
