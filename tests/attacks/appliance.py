@@ -91,14 +91,25 @@ def _await_ready(log: IO[str]) -> int | None:
 
 
 @contextmanager
-def serving(identity: Identity, place: Place, terms: Mapping[str, Any], runner: str) -> Iterator[Appliance]:
-    """An appliance with one workspace, `place`. `terms`: the registry's keys. `runner`: uds or in-process."""
+def serving(
+    identity: Identity,
+    place: Place,
+    terms: Mapping[str, Any],
+    runner: str,
+    neighbours: Mapping[str, Place] | None = None,
+) -> Iterator[Appliance]:
+    """An appliance with one workspace, `place`. `terms`: the registry's keys. `runner`: uds or in-process.
+    `neighbours`: more workspaces, under their ids and the registry's defaults."""
     base = Path(tempfile.mkdtemp(prefix="codespace-"))
     try:
         identity.own(base)
         registry = base / "registry.json"
-        workspace = {"root": str(place.workspace), "profile": "workspace-write", **terms}
-        registry.write_text(json.dumps({"workspaces": {"place": workspace}}))
+        workspaces = {
+            name: {"root": str(other.workspace), "profile": "workspace-write"}
+            for name, other in (neighbours or {}).items()
+        }
+        workspaces["place"] = {"root": str(place.workspace), "profile": "workspace-write", **terms}
+        registry.write_text(json.dumps({"workspaces": workspaces}))
         identity.own(registry)
         socket = base / "mcp.sock"
         files = ["--registry", str(registry), "--socket", str(socket), "--data-dir", str(base / "data")]
