@@ -24,11 +24,11 @@ WAIT_MS = 5_000
 
 @dataclass
 class World:
-    """What all clients of a run know together. `ended`: commands that a server has called exited."""
+    """What all clients of a run know together. `ended`: commands that were called exited, with their place in order."""
 
     notes: dict[tuple[str, str], Revisions] = field(default_factory=dict)
     owners: dict[str, list[str]] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
+    ended: dict[str, int] = field(default_factory=dict)
     dispatched: int = 0
     lost_bytes: int = 0
     checked_bytes: int = 0
@@ -99,14 +99,15 @@ class Actor:
     async def leased(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """A call that needs the workspace's lease, repeated until it is free. The holder must not be over already."""
         while True:
-            over = frozenset(self.world.ended)
+            over = len(self.world.ended)
             try:
                 return await self.here(tool, **arguments)
             except Refused as refused:
                 if refused.code != "WORKSPACE_BUSY":
                     raise
                 holder = refused.details["holder"]
-                check(holder["id"] not in over, "a command that was over still holds the workspace", holder)
+                told = self.world.ended.get(holder["id"], over)
+                check(told >= over, "a command that was over still holds the workspace", holder)
             if holder["kind"] == "process":
                 with contextlib.suppress(Refused):
                     await self.status(holder["id"], wait_ms=WAIT_MS)
@@ -123,11 +124,12 @@ class Actor:
         return process_id
 
     async def status(self, process_id: str, wait_ms: int = 0) -> dict[str, Any]:
+        was_over = process_id in self.world.ended
         answer = await self.call("process_status", process_id=process_id, wait_ms=wait_ms)
         if answer["state"] == "exited":
-            self.world.ended.add(process_id)
+            self.world.ended.setdefault(process_id, len(self.world.ended))
         else:
-            check(process_id not in self.world.ended, "a command that was over runs again", answer)
+            check(not was_over, "a command that was over runs again", answer)
         return answer
 
     async def exited(self, process_id: str) -> dict[str, Any]:

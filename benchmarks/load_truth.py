@@ -67,6 +67,7 @@ def patch(workspace: str, owner: str, revision: int) -> str:
     return "\n".join([*lines, "*** End Patch", ""])
 
 
+@functools.cache
 def static_files() -> dict[str, str]:
     """Path to content of what nobody changes."""
     files = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KINDS = ("gateway", "worker", "sandbox helper", "patch helper", "egress proxy", "sandboxed", "other")
-_CHANGING = re.compile(r"op_[0-9a-z]+|(?<=/proc/)[0-9]+")
+_CHANGING = re.compile(r"op_[0-9a-z]+|(?<=^/proc/)[0-9]+|(?<=^/t/)[0-9]+")
 MIN_SLOPE_WINDOW_S = 120.0
 """Over less than this a slope of memory is noise, and printed without a verdict."""
 WARM_UP_S = 60.0
