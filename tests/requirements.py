@@ -95,7 +95,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "APPR-4": Requirement("resume runs the ordinary path once"),
     "APPR-5": Requirement("a hold is no privilege"),
     "APPR-6": Requirement("bodies go once a hold is terminal"),
-    "WORK-1": Requirement("a work has a queue of user instructions", _NO_WORKS),
+    "WORK-1": Requirement("a work has a queue of user instructions"),
     "WORK-2": Requirement("users write through the inbox"),
     "WORK-3": Requirement("a work does not close on open instructions"),
     "NETIF-1": Requirement("stdio, Unix socket and TCP, two protocol versions"),
