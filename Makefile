@@ -6,7 +6,7 @@ RUN := $(PY) -X utf8
 PYTEST_ARGS ?=
 WORKERS ?= 2
 
-.PHONY: help setup programs demo run test lint types unit bench parity inspector lock clean
+.PHONY: help setup programs demo run test lint types unit bench parity inspector lock image image-base wheelhouse clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,7 @@ lint: programs ## ruff, import contracts, boundaries
 	@$(PY) -m ruff check .
 	@.venv/bin/lint-imports --no-logo
 	@$(PY) tools/check_boundaries.py
+	@$(PY) tools/seccomp_profile.py --check
 
 types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy
@@ -48,6 +49,15 @@ inspector: programs ## the MCP Inspector command line against a server on TCP (n
 
 lock: setup ## requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes the newest
 	@tools/lock.sh
+
+image: ## the appliance image, as TAG=codespace:latest; picks base and wheels, and says which
+	@image/build.sh $(TAG)
+
+image-base: # a base like debian:trixie-slim, for machines that reach no registry
+	@image/base.sh $(BASE_IMAGE)
+
+wheelhouse: # wheels for the image, for builds that reach no package index
+	@image/wheelhouse.sh $(or $(BASE_IMAGE),codespace-base:trixie)
 
 clean: ## removes the environment and every cache
 	rm -rf .venv .setup.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
