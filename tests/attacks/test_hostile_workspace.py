@@ -6,6 +6,7 @@ Whatever happens, nothing outside the workspace changes, and no command runs wit
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -205,3 +206,22 @@ def test_a_link_that_is_swapped_in_at_any_moment_is_never_followed(sandbox: Sand
             assert snapshot(place.outside) == before
     # Some of the starts met the directory, so the loop did try.
     assert ran > 0
+
+
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print('connected')"
+
+
+@pytest.mark.covers("BOX-6")
+@pytest.mark.parametrize("shown", ["tools", "workspace", "outside"])
+def test_a_socket_is_reached_exactly_where_its_directory_is_shown(
+    sandbox: SandboxDriver, place: Place, shown: str
+) -> None:
+    """A read-only mount keeps nobody from connecting: what an operator shows may be used."""
+    path = {"tools": place.tools, "workspace": place.workspace, "outside": place.outside}[shown] / "listener"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0o777)
+        finished = sandbox.run(place.terms(), ["/usr/bin/python3", "-c", CONNECT, str(path)])
+    assert ("connected" in finished.output) is (shown != "outside"), finished
+    assert ("FileNotFoundError" in finished.output) is (shown == "outside")

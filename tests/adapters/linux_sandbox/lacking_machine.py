@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import sys
+import tempfile
 
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.ports import LaunchFailed, SandboxUnavailable
@@ -32,6 +33,15 @@ def lose(what: str) -> None:
         own_user_namespace()
         checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))
         checked(libc.mount(b"/dev/null", b"/proc/uptime", None, ctypes.c_ulong(MS_BIND), None))
+    elif what == "full-tmp":
+        if os.geteuid() == 0:
+            checked(libc.unshare(NEWNS))
+            checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))
+        else:
+            own_user_namespace()
+        # Chosen while there was room; then one inode, which the directory's root takes.
+        tempfile.gettempdir()
+        checked(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(0), b"nr_inodes=1,mode=1777"))
     elif what in ("id-maps", "id-maps-of-root"):
         checked(libc.unshare(NEWNS))
         checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))

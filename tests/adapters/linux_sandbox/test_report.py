@@ -84,6 +84,14 @@ async def test_no_namespaces_left_is_unavailable_with_enospc_and_a_sysctl(worksp
     assert await asyncio.to_thread(os.listdir, workspace) == []
 
 
+@pytest.mark.covers("BOX-4")
+async def test_a_full_temporary_directory_is_unavailable_with_enospc(workspace: str) -> None:
+    said = await on_a_machine_that("full-tmp", workspace)
+    assert (said["available"], said["missing"]) == (False, ["probe", "ENOSPC"])
+    assert "/tmp" in str(said["remedy"])
+    assert said["launch"] == "SandboxUnavailable"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose its capabilities")
 @pytest.mark.covers("BOX-4", "IMG-3")
 async def test_root_without_capabilities_gets_no_sandbox(workspace: str) -> None:
