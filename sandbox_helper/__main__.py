@@ -9,7 +9,7 @@ import sys
 
 USAGE = (
     "usage: sandbox_helper serve --fd N [--mode sandbox|plain] [--liveness-fd N] [--library DIR] [--fault STAGE]\n"
-    "       sandbox_helper run --plan N [--library DIR]\n"
+    "       sandbox_helper run --plan N [--library DIR] [--bridge N --hand-over N]\n"
 )
 
 
@@ -18,7 +18,10 @@ def main(arguments: list[str]) -> int:
     verb, options = (arguments or [""])[0], {}
     for name, value in zip(arguments[1::2], arguments[2::2], strict=False):
         options[name] = value
-    known = {"serve": {"--fd", "--mode", "--liveness-fd", "--library", "--fault"}, "run": {"--plan", "--library"}}
+    known = {
+        "serve": {"--fd", "--mode", "--liveness-fd", "--library", "--fault"},
+        "run": {"--plan", "--library", "--bridge", "--hand-over"},
+    }
     needed = {"serve": "--fd", "run": "--plan"}
     if len(arguments) % 2 == 0 or options.keys() - known.get(verb, set()) or needed.get(verb, "") not in options:
         sys.stderr.write(USAGE)
@@ -34,7 +37,8 @@ def main(arguments: list[str]) -> int:
         return serve(int(options["--fd"]), options.get("--mode", "sandbox"), liveness, options.get("--fault"))
     from sandbox_helper.run_once import run
 
-    return run(int(options["--plan"]))
+    fds = [int(options[name]) for name in ("--bridge", "--hand-over") if name in options]
+    return run(int(options["--plan"]), (fds[0], fds[1]) if len(fds) == 2 else None)
 
 
 if __name__ == "__main__":

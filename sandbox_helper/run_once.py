@@ -25,6 +25,7 @@ from sandbox_helper.server import serve
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MAX_PLAN_BYTES = 1024 * 1024
 _CHUNK = 65536
+_SERVING, _REFUSED = b'{"serving"', b'{"refused"'
 
 
 class _Start(NamedTuple):
@@ -38,14 +39,24 @@ class _Start(NamedTuple):
     pidfd: int
 
 
+class _Bridge(NamedTuple):
+    """`message`: goes with a pidfd and the listening sockets. An answer that begins with `_SERVING` is a yes."""
+
+    proxy: socket.socket
+    message: bytes
+
+
 class _Refused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-def run(plan_fd: int) -> int:
-    """The exit status: the command's, 128 + n where a signal ended it, or SET_UP_FAILED."""
+def run(plan_fd: int, bridge_fds: tuple[int, int] | None) -> int:
+    """The exit status: the command's, 128 + n where a signal ended it, or SET_UP_FAILED.
+
+    `bridge_fds`: for an `enabled` network, the proxy's socket and what to send there with the command's listeners.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Until somebody is there to pass them on to; the helper, and so the command, starts with an empty mask again.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
@@ -53,8 +64,9 @@ def run(plan_fd: int) -> int:
         once = protocol.parse_once(_read_all(plan_fd))
         if once.tty is not None:
             once = once._replace(tty=_outer_size() or once.tty)
+        bridge = _Bridge(socket.socket(fileno=bridge_fds[0]), _read_all(bridge_fds[1])) if bridge_fds else None
         start = _start(once)
-        master = _read_report(start.report)
+        master = _read_report(start, bridge)
     except ProtocolError as error:
         return _say(Failure("namespace", "EPROTO", "", str(error)))
     except _Refused as error:
@@ -120,13 +132,13 @@ def _reply(connection: socket.socket) -> tuple[dict[str, object], int | None]:
     return protocol.parse_object(message, "reply"), fds[0] if fds else None
 
 
-def _read_report(report: socket.socket) -> int | None:
+def _read_report(start: _Start, bridge: _Bridge | None) -> int | None:
     """The terminal's master, if one was made. Raises _Refused where the command never started."""
-    stage, master, buffer = "namespace", None, b""
+    stage, master, buffer, report = "namespace", None, b"", start.report
+    waiting: list[int] = []
     while True:
-        data, fds, _, _ = socket.recv_fds(report, _CHUNK, 1)
-        if fds:
-            master = fds[0]
+        data, fds, _, _ = socket.recv_fds(report, _CHUNK, protocol.MAX_LISTENERS)
+        waiting.extend(fds)
         if not data:
             break
         *lines, buffer = (buffer + data).split(b"\n")
@@ -134,11 +146,31 @@ def _read_report(report: socket.socket) -> int | None:
             value = protocol.parse_object(line, "report")
             if "failed" in value:
                 raise _Refused(protocol.parse_failure(value["failed"]))
+            if "listeners" in value:
+                taken = bridge is not None and _hand_over(bridge, [start.pidfd, *waiting])
+                while waiting:
+                    os.close(waiting.pop())
+                report.send(protocol.LISTENERS_TAKEN if taken else b"0")
+            if "master" in value:
+                master = waiting.pop()
             stage = value.get("stage", stage)
     report.close()
     if stage != "exec":
         raise _Refused(Failure(stage, "EIO", "", "the set-up was killed"))
     return master
+
+
+def _hand_over(bridge: _Bridge, fds: list[int]) -> bool:
+    """Whether the proxy serves the listeners now."""
+    try:
+        socket.send_fds(bridge.proxy, [bridge.message], fds)
+        answer = b""
+        while not answer.startswith((_SERVING, _REFUSED)):
+            if not (answer := bridge.proxy.recv(protocol.MAX_MESSAGE_BYTES)):
+                return False
+        return answer.startswith(_SERVING)
+    except OSError:
+        return False
 
 
 def _pass_on(control: int, number: int) -> None:

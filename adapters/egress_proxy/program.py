@@ -50,7 +50,10 @@ class Program:
                 await readable.wait()
             finally:
                 loop.remove_reader(self._socket.fileno())
-            message, fds = _receive(self._socket)
+            try:
+                message, fds = _receive(self._socket)
+            except ConnectionError:
+                return  # it closed with messages of ours unread
             if not message:
                 return
             await self._take(message, fds)
@@ -108,7 +111,10 @@ class Program:
 
     async def _send(self, value: dict[str, Any]) -> None:
         async with self._send_turn:
-            await asyncio.get_running_loop().sock_sendall(self._socket, wire.encode(value))
+            try:
+                await asyncio.get_running_loop().sock_sendall(self._socket, wire.encode(value))
+            except ConnectionError:
+                pass  # it is gone, as the next look for a message says
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:

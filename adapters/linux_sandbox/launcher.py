@@ -290,7 +290,7 @@ class LinuxSandboxLauncher:
         """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""
         if terms.sandbox == "off":
             return (await self._plan(terms, Abilities(), terminal=terminal)).plan
-        if terms.network == "enabled":
+        if terms.network == "enabled" and self._proxy is None:
             raise _no_proxy()
         # Whoever runs it makes no control group, so that each process has to have its own limits.
         abilities = replace((await self._probe_for(terms)).abilities, leaf=None)

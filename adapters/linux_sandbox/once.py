@@ -26,9 +26,17 @@ async def probe(terms: WorkspaceTerms | None, proxy: NetworkProxy) -> IsolationR
         await launcher.close()
 
 
-async def prepare_one(terms: WorkspaceTerms, argv: Sequence[str], tty_size: tuple[int, int] | None) -> OneCommand:
-    """See `run_once.prepare`. Raises `RunnerError` SANDBOX_UNAVAILABLE or PROCESS_SPAWN_FAILED, leaving nothing."""
-    launcher = LinuxSandboxLauncher()
+async def prepare_one(
+    terms: WorkspaceTerms,
+    argv: Sequence[str],
+    tty_size: tuple[int, int] | None,
+    proxy: NetworkProxy,
+) -> OneCommand:
+    """See `run_once.prepare`. `proxy`: of the probe before it, as above; the command gets another (`with_proxy`).
+
+    Raises `RunnerError` SANDBOX_UNAVAILABLE or PROCESS_SPAWN_FAILED, leaving nothing.
+    """
+    launcher = LinuxSandboxLauncher(proxy=proxy)
     try:
         await launcher.start()
         return await prepare(launcher, terms, argv, tty_size)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import json
 import os
+import shutil
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
 import ptyprocess
 import pytest
 
+from adapters.egress_proxy.client import EgressProxy
+from adapters.egress_proxy.held import HeldProxy
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.linux_sandbox.run_once import SET_UP_FAILED, OneCommand, prepare
+from runner.api import WorkspaceTerms
 from tests.adapters.linux_sandbox.support import BOUND_S, terms
 
 
 async def execute(command: OneCommand, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     program = await asyncio.create_subprocess_exec(
-        *command.argv, env={}, pass_fds=(command.plan_fd,),
+        *command.argv, env={}, pass_fds=command.pass_fds,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     async with asyncio.timeout(BOUND_S):
@@ -150,3 +156,75 @@ async def test_the_plans_descriptor_is_the_only_thing_passed(launcher: LinuxSand
         assert Path(command.argv[0]).is_absolute()
     finally:
         await asyncio.to_thread(command.close)
+
+
+# --- an enabled network -----------------------------------------------------------------------------------------------
+def prepared(what: WorkspaceTerms, script: str) -> OneCommand:
+    async def prepare_it() -> OneCommand:
+        launcher = LinuxSandboxLauncher(proxy=EgressProxy())
+        await launcher.start()
+        try:
+            return await prepare(launcher, what, ["/bin/sh", "-c", script], None)
+        finally:
+            await launcher.close()
+
+    return asyncio.run(prepare_it())
+
+
+def execute_now(command: OneCommand) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            command.argv, env={}, pass_fds=command.pass_fds, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=BOUND_S, check=False,
+        )  # fmt: skip
+    finally:
+        command.close()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "8")
+        self.end_headers()
+        self.wfile.write(b"reached\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.covers("NET-2", "NET-4")
+def test_an_enabled_network_has_a_proxy_for_the_one_command(
+    workspace: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        what = terms(workspace, network="enabled", network_allow=(f"127.0.0.1:{port}",))
+        script = f"for p in {port} 1; do curl -s --noproxy none.test http://127.0.0.1:$p/; done"
+        ended = execute_now(prepared(what, script).with_proxy(HeldProxy))
+        server.shutdown()
+    first, second = ended.stdout.splitlines()
+    assert (ended.returncode, first) == (0, b"reached")
+    assert b"is loopback" in second
+    said = [json.loads(line) for line in capfdbinary.readouterr().err.splitlines()]
+    assert [line["decision"] for line in said] == ["allowed", "refused"], "told at the end, so that no terminal garbles"
+
+
+@pytest.mark.covers("NET-2", "BOX-5")
+def test_an_enabled_network_without_a_proxy_runs_nothing(workspace: str) -> None:
+    what = terms(workspace, network="enabled", network_allow=("allowed.test",))
+    alone = execute_now(prepared(what, "echo > ran"))
+    held = prepared(what, "echo > ran").with_proxy(HeldProxy)
+    assert isinstance(held.proxy, HeldProxy)
+    # The proxy ends before the program can hand anything over to it.
+    held.proxy.kill()
+    for ended in (alone, execute_now(held)):
+        assert (ended.returncode, json.loads(ended.stderr)["failed"]["stage"]) == (SET_UP_FAILED, "network")
+    assert os.listdir(workspace) == []
+
+
+def test_a_restricted_network_gets_no_proxy(workspace: str) -> None:
+    command = prepared(terms(workspace), "true")
+    assert command.with_proxy(HeldProxy) is command
+    assert execute_now(command).returncode == 0
