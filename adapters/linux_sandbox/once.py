@@ -6,11 +6,11 @@ Joined in `gateway.__main__` for `codespace exec` and `codespace doctor`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.linux_sandbox.network import NetworkProxy
-from adapters.linux_sandbox.run_once import OneCommand, prepare
+from adapters.linux_sandbox.run_once import OneCommand, OneProxy, prepare
 from runner.api import ErrorCode, IsolationReport, RunnerError, WorkspaceTerms
 from runner.ports import LaunchFailed, SandboxUnavailable
 
@@ -44,7 +44,20 @@ async def prepare_one(
         details = {"feature": error.feature, "errno": error.errno, "remedy": error.remedy}
         raise RunnerError(ErrorCode.SANDBOX_UNAVAILABLE, error.message, details=details) from error
     except LaunchFailed as error:
-        details = {"stage": error.stage, "errno": error.errno, "remedy": error.remedy}
-        raise RunnerError(ErrorCode.PROCESS_SPAWN_FAILED, error.message, details=details) from error
+        raise _spawn_failed(error) from error
     finally:
         await launcher.close()
+
+
+def with_proxy(command: OneCommand, start: Callable[[WorkspaceTerms, Sequence[str]], OneProxy]) -> OneCommand:
+    """See `OneCommand.with_proxy`. Raises `RunnerError` PROCESS_SPAWN_FAILED, with the command closed."""
+    try:
+        return command.with_proxy(start)
+    except LaunchFailed as error:
+        command.close()
+        raise _spawn_failed(error) from error
+
+
+def _spawn_failed(error: LaunchFailed) -> RunnerError:
+    details = {"stage": error.stage, "errno": error.errno, "remedy": error.remedy}
+    return RunnerError(ErrorCode.PROCESS_SPAWN_FAILED, error.message, details=details)
