@@ -93,11 +93,10 @@ class Joined:
         from adapters.egress_proxy.client import EgressProxy
         from adapters.egress_proxy.held import HeldProxy
         from adapters.linux_sandbox import run_once
-        from adapters.linux_sandbox.once import prepare_one
+        from adapters.linux_sandbox.once import prepare_one, with_proxy
         from gateway.cli import terminal
         from gateway.cli.console import Failed
         from runner.api import RunnerError, check_argv
-        from runner.ports import LaunchFailed
 
         size = _terminal_size() if tty else None
 
@@ -106,21 +105,17 @@ class Joined:
 
         try:
             check_argv(tuple(argv))
-            command = asyncio.run(prepared())
+            command = with_proxy(asyncio.run(prepared()), HeldProxy)
         except RunnerError as error:
             known = [error.details.get(name) for name in ("feature", "stage", "errno")]
             where = ", ".join(str(part) for part in known if part)
             what = f"{error.code.value} ({where})" if where else error.code.value
             raise Failed(what, workspace.workspace_id, error.details.get("remedy") or error.message) from None
         try:
-            command = command.with_proxy(HeldProxy)
             if size is None:
                 ended = terminal.run_on_pipes(command.argv, command.pass_fds, run_once.SET_UP_FAILED)
             else:
                 ended = terminal.run_on_terminal(command.argv, command.pass_fds, size, run_once.SET_UP_FAILED)
-        except LaunchFailed as error:
-            where = f"PROCESS_SPAWN_FAILED ({error.stage}, {error.errno})"
-            raise Failed(where, workspace.workspace_id, error.message) from None
         finally:
             command.close()
         if ended.status == run_once.SET_UP_FAILED:
