@@ -155,6 +155,9 @@ def _build(plan: Plan, given: Descriptors) -> None:
         # While the outside proc is still visible: the kernel asks for that (mount_too_revealing).
         sc.mount("proc", "proc", "proc", _PROC_FLAGS)
         _mask_proc()
+    elif plan.proc == "processes":
+        # Nothing in it needs a mask: keys, timers, settings and the like are not there.
+        sc.mount("proc", "proc", "proc", _PROC_FLAGS, "subset=pid")
     else:
         sc.mount("tmpfs", "proc", "tmpfs", _PROC_FLAGS | sc.MS_RDONLY, "size=4k,mode=555")
     sc.mount("devpts", "dev/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")

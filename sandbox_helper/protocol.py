@@ -100,10 +100,11 @@ class Plan(NamedTuple):
 
     `mode`: `sandbox`, or `plain` for a session, limits and descriptors without any isolation. `uid`, `gid`: the
     command's, inside and outside. `idmap`: bind the workspace so that its owner's files are the command's. `links`:
-    (path, target). `files`: (path, text). `namespaces`: of NAMESPACES. `proc`: `own`, or `empty` where none can be
-    mounted. `protect`: names below the workspace. `network`: `restricted`, `enabled`, or `none` for a plain one.
-    `home`: a private directory, made at the top of one of the private file systems. `listeners`, `netlink`: with
-    `enabled` alone; `netlink` are requests of rtnetlink(7) in hexadecimal, each of which the kernel must acknowledge.
+    (path, target). `files`: (path, text). `namespaces`: of NAMESPACES. `proc`: `own`, `processes` where only one
+    without the kernel's own entries can be mounted, or `empty` where none can. `protect`: names below the
+    workspace. `network`: `restricted`, `enabled`, or `none` for a plain one. `home`: a private directory, made at
+    the top of one of the private file systems. `listeners`, `netlink`: with `enabled` alone; `netlink` are requests
+    of rtnetlink(7) in hexadecimal, each of which the kernel must acknowledge.
     """
 
     mode: str
@@ -255,7 +256,7 @@ def parse_plan(value: Any) -> Plan:
         links=links,
         files=files,
         namespaces=namespaces,
-        proc=_one_of(item["proc"], "plan.proc", ("own", "empty")),
+        proc=_one_of(item["proc"], "plan.proc", ("own", "processes", "empty")),
         protect=tuple(_relative(name, "plan.protect") for name in _list(item["protect"], "plan.protect")),
         network=network,
         listeners=_listeners(item["listeners"], network),

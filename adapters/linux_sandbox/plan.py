@@ -24,12 +24,14 @@ _OWN_PLACES = ("/", "/usr", "/proc", "/dev", "/tmp", "/etc")
 @dataclass(frozen=True)
 class Abilities:
     """What the probe found that a plan has to bend to. `cgroup_namespace`, `own_proc`: whether they can be had.
+    `processes_proc`: whether at least a proc without the kernel's own entries can.
     `owner`: (uid, gid) of the workspace, where its file system takes no id map and the command must be its owner.
     `transparent`: whether addresses that stand for names can be had, with an `enabled` network. `leaf`: the controllers
     of the control group that a command starts in, or None without one. What they limit needs no limit by process."""
 
     cgroup_namespace: bool = True
     own_proc: bool = True
+    processes_proc: bool = True
     transparent: bool = True
     owner: tuple[int, int] | None = None
     leaf: frozenset[str] | None = None
@@ -76,7 +78,7 @@ def _sandbox_plan(terms: WorkspaceTerms, host: HostFacts, abilities: Abilities, 
                ("/etc/mtab", "/proc/self/mounts"), *_unoccupied(terms)),
         files=_files(host, uid, gid, home, network.resolv_conf),
         namespaces=NAMESPACES if abilities.cgroup_namespace else NAMESPACES[:6],
-        proc="own" if abilities.own_proc else "empty",
+        proc="own" if abilities.own_proc else "processes" if abilities.processes_proc else "empty",
         protect=tuple(sorted(terms.protect)),
         network=terms.network,
         listeners=network.listeners,

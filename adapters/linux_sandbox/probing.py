@@ -86,6 +86,8 @@ def weaken(abilities: Abilities, failure: Failure, owner: tuple[int, int]) -> Ab
         return replace(abilities, transparent=False)
     if failure.stage == "mounts" and failure.path == "proc" and abilities.own_proc:
         return replace(abilities, own_proc=False)
+    if failure.stage == "mounts" and failure.path == "proc" and abilities.processes_proc:
+        return replace(abilities, processes_proc=False)
     if is_idmap_failure(failure) and abilities.owner is None and owner[0] != 0:
         return replace(abilities, owner=owner)
     if abilities.leaf is not None and (failure.stage == "leaf" or is_leaf_refusal(failure)):

@@ -23,6 +23,11 @@ REQUIRED = frozenset(
         "read_only_system", "capabilities", "no_new_privs", "seccomp", "identity", "protected_names",
     }
 )  # fmt: skip
+_PROC_DETAILS = {
+    "own": None,
+    "processes": "/proc holds the command's processes only",
+    "empty": "/proc is empty inside",
+}
 _NAMESPACE_NAMES = {"mnt": "mount_namespace", "net": "network_namespace"} | {
     name: f"{name}_namespace" for name in ("user", "pid", "ipc", "uts", "cgroup")
 }
@@ -68,7 +73,7 @@ def _protections(
             state="active" if plan.proc == "own" and status is not None else "degraded",
             required=False,
             errno=None if plan.proc == "own" else "EPERM",
-            detail=None if plan.proc == "own" else "/proc is empty inside",
+            detail=_PROC_DETAILS[plan.proc],
             remedy=None if plan.proc == "own" else OWN_PROC,
         )
     )

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.linux_sandbox.plan import Abilities
 from adapters.linux_sandbox.report import REQUIRED
 from tests.adapters.linux_sandbox.support import BOUND_S, shell, terms
 
@@ -71,6 +73,27 @@ async def test_a_masked_proc_leaves_a_sandbox_without_one_and_says_how_to_get_it
     assert said["own_proc"] == ["degraded", "EPERM"]
     assert "systempaths=unconfined" in str(said["own_proc_remedy"])
     assert str(said["output"]).startswith("ran\n0\n"), "a command runs, with an empty /proc"
+
+
+@pytest.mark.covers("BOX-4", "BOX-6")
+async def test_a_proc_of_processes_only_is_the_next_best_and_shows_nothing_of_the_machine(
+    launcher: LinuxSandboxLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "cat /proc/self/status | grep -c NoNewPrivs; ls -d /proc/sys /proc/meminfo /proc/keys; echo /proc/[0-9]*"
+    whole = await shell(launcher, terms(workspace), script)
+    assert whole.output == "1\n/proc/keys\n/proc/meminfo\n/proc/sys\n/proc/1 /proc/2\n"
+    # As if a whole one had been refused, as container engines that mask theirs make the kernel do.
+    monkeypatch.setattr("adapters.linux_sandbox.launcher.Abilities", partial(Abilities, own_proc=False))
+    lesser = LinuxSandboxLauncher()
+    try:
+        ended = await shell(lesser, terms(workspace), script)
+        assert ended.output.startswith("1\n")
+        assert ended.output.count("No such file or directory") == 3
+        assert ended.output.endswith("\n/proc/1 /proc/2\n")
+        own_proc = next(p for p in (await lesser.report(terms(workspace))).protections if p.name == "own_proc")
+        assert (own_proc.state, own_proc.detail) == ("degraded", "/proc holds the command's processes only")
+    finally:
+        await lesser.close()
 
 
 @ordinary
