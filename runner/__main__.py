@@ -25,12 +25,15 @@ from adapters.patch_helper.engine import PatchHelperEngine
 from adapters.ripgrep.search import RipgrepSearch
 from runner.log import JsonLines, Log
 from runner.service import RunnerService
+from runner.shortage import started_pool
 from runner.worker import serve
 from runner.workspace import Environment
 
 EXIT_BOUND_S = 8
 """From the end of the connection to the end of the process, whatever hangs: then the kernel ends it, and its death
 ends the commands."""
+DEFAULT_THREADS = 8
+"""For what adapters do in threads besides files and searches: short looks at the machine, watches being made."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -73,6 +76,12 @@ async def run(*, socket_path: str, liveness_fd: int | None, max_processes: int, 
     """The worker's whole life."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(started_pool(DEFAULT_THREADS, "runner"))
+    if sys.version_info < (3, 12):
+        # The default there takes a thread for each child, and forgets a child whose thread cannot be started.
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(loop)
+        asyncio.set_child_watcher(watcher)
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     service = build_service(max_processes=max_processes, liveness_fd=liveness_fd, log=log)
@@ -108,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
                 log=log,
             )
         )
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         log("worker_failed", level="error", error=repr(error), socket=options.socket)
         return 1
     return 0

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from runner.api import ErrorCode, FileContent, FindFiles, FindPage, GrepFiles, GrepPage, ReadFile, RunnerError
 from runner.ports import FileSystem
+from runner.shortage import shortage_of, started_pool
 from runner.watch import WatchHints
 from runner.workspace import Environment, unavailable
 
@@ -27,7 +27,7 @@ class Files:
 
     def __init__(self, watch: WatchHints) -> None:
         self._watch = watch
-        self._pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="runner-files")
+        self._pool = started_pool(FILE_THREADS, "runner-files")
         self._closed = False
 
     async def read_file(self, environment: Environment, request: ReadFile) -> FileContent:
@@ -43,7 +43,10 @@ class Files:
     async def grep_files(self, environment: Environment, request: GrepFiles) -> GrepPage:
         if environment.search is None:
             raise unavailable("grep", "install ripgrep (the program rg) beside the runner or on its PATH")
-        page = await environment.search.grep_files(request)
+        try:
+            page = await environment.search.grep_files(request)
+        except (MemoryError, RuntimeError, OSError) as error:
+            raise _told(error) from error
         self._watch.touch(request.workspace)
         return page
 
@@ -57,7 +60,23 @@ class Files:
         """A cancelled request that still waits for a thread never runs; one that runs is left to its end."""
         if self._closed:
             raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the runner is shutting down; nothing was read")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, request)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call, request)
+        except (MemoryError, OSError) as error:
+            raise _told(error) from error
+
+
+def _told(error: Exception) -> Exception:
+    """A shortage as what it is; any other error, a refusal among them, as it came."""
+    name = shortage_of(error)
+    if name is None:
+        return error
+    return RunnerError(
+        ErrorCode.FILE_OPERATION_FAILED,
+        f"the runner is short of memory, processes or descriptors ({name}), and nothing was read: try again later",
+        retryable=True,
+        details={"errno": name},
+    )
 
 
 def _filesystem(environment: Environment) -> FileSystem:

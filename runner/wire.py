@@ -256,6 +256,8 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Everything queued since the last call, in order."""
+        if len(self._out) == 1:
+            return self._out.pop()
         data = b"".join(self._out)
         self._out.clear()
         return data

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from runner.api import REQUESTS, ErrorCode, Message, Runner, RunnerError, RunnerEvent
 from runner.log import Log
+from runner.shortage import shortage_of
 from runner.wire import (
     Broken,
     CancelReceived,
@@ -148,7 +149,7 @@ class WorkerLink(asyncio.Protocol):
                 raise
             outcome = RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the request was cancelled by the gateway")
         except Exception as error:  # noqa: BLE001 - the outermost handler of a request
-            outcome = self._internal(request.method, error)
+            outcome = self._failed(request.method, error)
         finally:
             self._cancellable.discard(request.request_id)
         await self._writable.wait()
@@ -162,7 +163,24 @@ class WorkerLink(asyncio.Protocol):
         except FrameTooLarge as error:
             too_large = RunnerError(ErrorCode.INVALID_ARGUMENT, f"the answer to {request.method} is too large: {error}")
             self._wire.send_error(request.request_id, too_large)
+        except MemoryError as error:
+            # What made the answer large goes first: an error is small enough for what is left.
+            del outcome
+            self._wire.send_error(request.request_id, self._failed(request.method, error))
         self._flush()
+
+    def _failed(self, method: str, error: Exception) -> RunnerError:
+        """A shortage is told as one where the request can simply be made again."""
+        short = shortage_of(error)
+        if short is None or method not in _CANCELLABLE:
+            return self._internal(method, error)
+        self._log("short", level="warning", method=method, errno=short)
+        return RunnerError(
+            ErrorCode.RUNNER_UNAVAILABLE,
+            f"the runner is short of memory, processes or descriptors ({short}): try again later",
+            retryable=True,
+            details={"errno": short},
+        )
 
     def _internal(self, method: str, error: Exception) -> RunnerError:
         error_id = f"err_{secrets.token_hex(8)}"

@@ -20,7 +20,7 @@ _BY_ERRNO = {
     errno.EXDEV: (ErrorCode.PATH_ESCAPE, "left the workspace root while it was opened"),
     errno.ENAMETOOLONG: (ErrorCode.INVALID_ARGUMENT, "is longer than the file system allows; shorten it"),
 }
-_RETRYABLE = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.ENOMEM})
+RETRYABLE = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.ENOMEM})
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -43,7 +43,7 @@ def path_error(path: str, error: OSError, doing: str = "open") -> RunnerError:
         ErrorCode.FILE_OPERATION_FAILED,
         f"cannot {doing} {displayed(path)!r}: {os.strerror(error.errno or errno.EIO)} ({name}); "
         "check its permissions and the file system",
-        retryable=error.errno in _RETRYABLE,
+        retryable=error.errno in RETRYABLE,
         details=details,
     )
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from adapters.filesystem.beneath import Opener
+from adapters.filesystem.errors import RETRYABLE
 from runner.api import ErrorCode, RunnerError, WorkspaceRef
 
 
@@ -101,7 +102,10 @@ def _why(error: OSError) -> str:
         return "is not a directory; correct the registry"
     if error.errno == errno.ELOOP:
         return "is reached through a symbolic link; register its real path"
-    return f"cannot be opened ({errno.errorcode.get(error.errno or 0, 'EIO')}); check its permissions"
+    name = errno.errorcode.get(error.errno or 0, "EIO")
+    if error.errno in RETRYABLE:
+        return f"cannot be opened just now ({name}); try again later"
+    return f"cannot be opened ({name}); check its permissions"
 
 
 def _root_error(workspace: WorkspaceRef, what: str, number: int | None = None) -> RunnerError:
@@ -109,5 +113,8 @@ def _root_error(workspace: WorkspaceRef, what: str, number: int | None = None) -
     if number is not None:
         details["errno"] = errno.errorcode.get(number, "EIO")
     return RunnerError(
-        ErrorCode.FILE_OPERATION_FAILED, f"the root of workspace {workspace.workspace_id} {what}", details=details
+        ErrorCode.FILE_OPERATION_FAILED,
+        f"the root of workspace {workspace.workspace_id} {what}",
+        retryable=number in RETRYABLE,
+        details=details,
     )

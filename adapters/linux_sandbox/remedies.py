@@ -21,6 +21,9 @@ _USERNS = {
     "Debian: sysctl kernel.unprivileged_userns_clone=1.",
     "EACCES": "AppArmor refuses user namespaces. Docker: --security-opt apparmor=unconfined, or a profile with "
     f"`userns, mount, umount, pivot_root`. {_UBUNTU}",
+    "EAGAIN": "The runner's user has as many processes as it may have: wait until some have ended, or raise its limit "
+    "(ulimit -u, systemd's TasksMax, --pids-limit of the container engine).",
+    "ENOMEM": "The machine or its control group has no memory left: wait until commands have ended, or give it more.",
     "ENOSPC": "No namespaces are left. The limits are in /proc/sys/user: sysctl -w user.max_user_namespaces=16384, and "
     "the same for user.max_mnt_namespaces, max_pid_, max_net_, max_ipc_, max_uts_ and max_cgroup_namespaces.",
 }

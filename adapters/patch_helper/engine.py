@@ -11,6 +11,7 @@ It knows processes and lines, no patch and no file. Joined by `runner.__main__`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -35,6 +36,8 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024
 MAX_HELPERS = 8
 IDLE_S = 300.0
 T = TypeVar("T")
+_PASSING = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The machine is short of something: it says nothing of the program."""
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
 
 
@@ -78,6 +81,8 @@ class _Helper:
                 limit=MAX_ANSWER_BYTES,
             )
         except OSError as error:
+            if error.errno in _PASSING:
+                raise _unavailable(f"no process can be started ({error.strerror}); try again later") from error
             raise NotExecutable(error.strerror) from error
         helper = cls(process)
         try:

@@ -11,11 +11,12 @@ from runner.log import Log
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, SandboxLauncher, SandboxUnavailable
 from runner.processes.process import Process
 from runner.processes.table import ProcessTable
+from runner.shortage import PASSING
 
 TERMINAL_SIZE = (24, 80)
 """Rows and columns until the first resize (PROC-2)."""
-_PASSING = frozenset({"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EPIPE"})
-"""Errors of a machine that is short of something, or of a helper that was lost: the same request may succeed later."""
+_PASSING = PASSING | {"ENOSPC", "EPIPE"}
+"""A machine that is short of something, or a helper that was lost: the same request may succeed later."""
 
 
 async def start(
