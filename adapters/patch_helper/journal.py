@@ -1,16 +1,15 @@
 """The journal of one operation: what a commit is about to do, and how far it came. Names and hashes, never contents.
 
-A file `<operation_id>.journal` of JSON lines. The first is the whole intent and is durable before anything in the
-workspace changes, so no journal means that nothing happened. `committed` is durable once every new hash was read back
-from disk, and before the first displaced original is removed: without it recovery goes back, with it forward. The last
-line is the outcome. A journal with an outcome stays until the next operation of the workspace, so that the ledger can
-still be told what became of this one if its answer was lost.
+A file of JSON lines, named `<operation_id>.journal` by the operation that made it. The first is the whole intent and is
+durable before anything in the workspace changes, so no journal means that nothing happened. `committed` is durable once
+every new hash was read back from disk, and before the first displaced original is removed: without it recovery goes
+back, with it forward. The last line is the outcome. A journal with an outcome stays until the next operation of the
+workspace, so that the ledger can still be told what became of this one if its answer was lost.
 
 To be durable at the price of a flush, without a commit of the file system, lines go over zeros that were written and
 flushed when the file was made, each from the start of a sector. So a line that is not whole holds a zero or lacks its
 end, and counts as not written; a whole one that makes no sense is damage. The operation after one that is over goes on
-in the same file, under its own name: its intent follows, and the last intent counts. That new name need not be durable,
-since an operation is told by its intent, and only a file without any by its name.
+in the same file: its intent follows, and the last intent counts. Only where there is none does the name tell.
 """
 
 from __future__ import annotations
@@ -88,18 +87,20 @@ def is_operation_id(text: str) -> bool:
 
 @dataclass
 class _Held:
-    """The file of the last operation of this process, open. `end`: where the next line goes."""
+    """The file of the last operation of this process, open. `name`: of the file. `end`: where the next line goes; None
+    where that is to be found out."""
 
     name: str
+    operation_id: str
     descriptor: int
-    end: int
+    end: int | None
     length: int
     is_over: bool
 
 
 class Journal:
-    """The journals in one directory, which only this helper writes to. Raises `OSError`. A journal's name is the id of
-    its operation, unless the machine or the helper stopped while it changed hands."""
+    """The journals in one directory, which only this helper writes to. Raises `OSError`. A journal that is written is
+    named by its file or by its last operation."""
 
     def __init__(self, directory_fd: int, steps: Steps) -> None:
         self._directory = directory_fd
@@ -113,16 +114,13 @@ class Journal:
             os.close(held.descriptor)
 
     def begin(self, intent: Intent) -> None:
-        """Makes the intent durable. EEXIST if the operation has a journal already."""
+        """Makes the intent durable. EEXIST if there is a file of its name."""
         data = _line(_plain(intent))
         held = self._held
-        if held is None or not held.is_over or held.end + len(data) + _MARKS_LENGTH > held.length:
+        if held is None or not held.is_over or (held.end or 0) + len(data) + _MARKS_LENGTH > held.length:
             held = self._create(intent.operation_id, len(data))
-        else:
-            self._steps.move(self._directory, held.name + SUFFIX, self._directory, intent.operation_id + SUFFIX)
-            held.name = intent.operation_id
-        held.is_over = False
-        self._put(held, data, held.name + SUFFIX, durable=True)
+        held.operation_id, held.is_over = intent.operation_id, False
+        self._put(held, data, f"{intent.operation_id} intent", durable=True)
 
     def commit(self, name: str) -> None:
         """From here on only forward; durable."""
@@ -131,25 +129,29 @@ class Journal:
     def finish(self, name: str, outcome: Outcome, reason: str) -> None:
         """Not durable on its own: without it recovery comes to the same outcome once more."""
         self._mark(name, {"mark": outcome, "reason": reason}, durable=False)
-        if self._held is not None and self._held.name == name:
-            self._held.is_over = True
+        held = self._held_of(name)
+        if held is not None:
+            held.is_over = True
 
     def forget(self, name: str) -> None:
+        """`name`: of the file."""
         self._steps.unlink(self._directory, name + SUFFIX)
-        if self._held is not None and self._held.name == name:
+        if self._held_of(name) is not None:
             self.close()
 
-    def is_over(self, name: str) -> bool:
-        """Known without a look: this process wrote its outcome."""
-        return self._held is not None and self._held.name == name and self._held.is_over
+    def goes_on(self, name: str, operation_id: str) -> bool:
+        """Known without a look: its last operation is over and was another one, so this one will follow in it."""
+        held = self._held_of(name)
+        return held is not None and held.is_over and held.operation_id != operation_id
 
     def names(self) -> list[str]:
-        """Of all journals in the directory, sorted."""
+        """Of all files in the directory, sorted."""
         names = [name.removesuffix(SUFFIX) for name in os.listdir(self._directory) if name.endswith(SUFFIX)]
         return sorted(name for name in names if is_operation_id(name))
 
     def read(self, name: str) -> Record:
-        """Its last operation. Raises what a damaged one leads to: `ValueError`, `LookupError`, `TypeError`."""
+        """Its last operation; `name`: of the file. Raises what damage leads to: `ValueError`, `LookupError`,
+        `TypeError`."""
         descriptor = os.open(name + SUFFIX, os.O_RDONLY | _FLAGS, dir_fd=self._directory)
         with open(descriptor, "rb") as file:
             records, _ = _records(file.read(_MAX_BYTES))
@@ -183,30 +185,41 @@ class Journal:
             os.close(descriptor)
             raise
         self.close()
-        self._held = _Held(name, descriptor, 0, length, False)
+        self._held = _Held(name, name, descriptor, 0, length, False)
         return self._held
 
+    def _held_of(self, name: str) -> _Held | None:
+        held = self._held
+        return held if held is not None and name in (held.name, held.operation_id) else None
+
     def _mark(self, name: str, record: dict[str, str], *, durable: bool) -> None:
-        what = f"{name}{SUFFIX} {record['mark']}"
-        if self._held is not None and self._held.name == name:
-            self._put(self._held, _line(record), what, durable=durable)
+        what = f"{name} {record['mark']}"
+        held = self._held_of(name)
+        if held is not None:
+            self._put(held, _line(record), what, durable=durable)
             return
         descriptor = os.open(name + SUFFIX, os.O_RDWR | _FLAGS, dir_fd=self._directory)
         try:
-            data = os.pread(descriptor, _MAX_BYTES, 0)
-            _, end = _records(data)
-            if data[end:].strip(b"\0"):  # of a line that was being written when the machine stopped
-                self._steps.write_at(descriptor, bytes(len(data) - end), end, f"{what} zeros")
-                self._steps.flush(descriptor, f"{what} zeros")
-            self._put(_Held(name, descriptor, end, len(data), False), _line(record), what, durable=durable)
+            self._put(_Held(name, name, descriptor, None, 0, False), _line(record), what, durable=durable)
         finally:
             os.close(descriptor)
 
     def _put(self, held: _Held, line: bytes, what: str, *, durable: bool) -> None:
-        at, held.end = held.end, _aligned(held.end + len(line))
-        self._steps.write_at(held.descriptor, line, at, what)
+        at = self._end(held.descriptor, what) if held.end is None else held.end
+        held.end = None  # unless all goes well
+        self._steps.write_at(held.descriptor, line, at, f"journal of {what}")
         if durable:
-            self._steps.flush(held.descriptor, what)
+            self._steps.flush(held.descriptor, f"journal of {what}")
+        held.end = _aligned(at + len(line))
+
+    def _end(self, descriptor: int, what: str) -> int:
+        """Where the next line goes, with zeros from there on."""
+        data = os.pread(descriptor, _MAX_BYTES, 0)
+        _, end = _records(data)
+        if data[end:].strip(b"\0"):  # of a line that was being written when the machine stopped, or the disk failed
+            self._steps.write_at(descriptor, bytes(len(data) - end), end, f"journal of {what}, zeros")
+            self._steps.flush(descriptor, f"journal of {what}, zeros")
+        return end
 
 
 _OUTCOMES: tuple[Outcome, ...] = ("applied", "failed_rolled_back", "failed_partial")

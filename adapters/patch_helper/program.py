@@ -111,8 +111,8 @@ class Workspace:
         """Forgets operations that are over, finishes those that are not. The caller holds the workspace's lease, so
         whatever is over has been recorded. An operation that has a journal is not begun again."""
         for name in self._journal.names():
-            if self._journal.is_over(name) and name != new_id:
-                continue  # the new operation goes on in it
+            if self._journal.goes_on(name, new_id):
+                continue
             recovery = Recovery(self.root_fd, self._journal, self._steps)
             try:
                 record = self._journal.read(name)

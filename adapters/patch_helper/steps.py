@@ -34,9 +34,9 @@ class Steps:
         self._fault(f"after flush {what}")
 
     def create(self, directory: int, name: str, mode: int) -> int:
-        """A new file, opened for writing. EEXIST if the name is taken, by a link too."""
+        """A new file, opened for reading and writing. EEXIST if the name is taken, by a link too."""
         self._fault(f"before create {name}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, mode, dir_fd=directory)
         try:
             self._fault(f"after create {name}")

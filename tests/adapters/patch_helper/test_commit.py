@@ -334,7 +334,7 @@ async def test_nothing_is_left_beside_the_files_and_one_journal_without_contents
     assert demo.files() == {"a": b"secret 2\n"}
     assert [path.name for path in demo.root.iterdir()] == ["a"]
     journals = list(demo.journal_dir.iterdir())
-    assert [path.name for path in journals] == ["op_3.journal"]
+    assert [path.name for path in journals] == ["op_1.journal"]
     assert b"secret" not in journals[0].read_bytes()
     recovered = (await engine.recover_patches(demo.recovery())).recovered
     assert [(one.operation_id, one.status, one.files) for one in recovered] == [("op_3", "applied", ("a",))]

@@ -286,39 +286,71 @@ def test_a_displaced_original_that_came_back_with_the_machine_is_removed(expecte
         assert snapshot(made.root) == after
 
 
-def test_many_operations_in_a_row_use_few_journals_and_each_is_told_of(expected: Expected) -> None:
+def test_many_operations_in_a_row_use_few_journals_and_each_is_told_of() -> None:
     with workspace(in_memory=True) as made:
         fill(made)
-        created: list[str] = []
-        served = Served(str(made.root), str(made.journal_dir), Steps(created.append))
+        steps: list[str] = []
+        served = Served(str(made.root), str(made.journal_dir), Steps(steps.append))
         for number in range(300):
-            lines = update("bystander", "@@", f"-{number or 'stays'}", f"+{number + 1}")
-            served.apply({**request(f"op_{number}"), "patch": patch(*lines)})
-            (name,) = [path.stem for path in made.journal_dir.iterdir()]
-            assert name == f"op_{number}"
+            text = patch(*update("bystander", "@@", f"-{number or 'stays'}", f"+{number + 1}"))
+            served.apply({**request(f"op_{number}"), "patch": text})
+            assert len(list(made.journal_dir.iterdir())) == 1
             if number % 50 == 0:
-                assert [(one["operation_id"], one["status"]) for one in recover_by(served)] == [(name, "applied")]
+                found = served.recover()["recovered"]
+                assert [(one["operation_id"], one["status"]) for one in found] == [(f"op_{number}", "applied")]
+        again = patch(*update("bystander", "@@", "-300", "+301"))
+        with pytest.raises(PatchError, match="begun before"):
+            served.apply({**request("op_299"), "patch": again})
         served.close()
-        files = [step for step in created if step.startswith("after create op_")]
-        assert 2 <= len(files) <= 5
+        assert 2 <= len([step for step in steps if step.startswith("after create op_")]) <= 5
         assert (made.root / "bystander").read_bytes() == b"300\n"
 
 
-def recover_by(served: Served) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = served.recover()["recovered"]
-    return found
+class TornWrites(Steps):
+    """The disk takes the first half of what is written to the journal about `what`, then fails."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def write_at(self, descriptor: int, data: bytes, offset: int, what: str) -> None:
+        if what == self._what:
+            super().write_at(descriptor, data[: len(data) // 2], offset, what)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().write_at(descriptor, data, offset, what)
 
 
-def test_an_operation_killed_while_it_takes_over_a_journal_has_not_begun(expected: Expected) -> None:
+@pytest.mark.parametrize("line", ["intent", "committed", "applied"])
+def test_a_line_that_the_disk_took_in_part_hides_none_after_it(expected: Expected, line: str) -> None:
+    with workspace(in_memory=True) as made:
+        fill(made)
+        served = Served(str(made.root), str(made.journal_dir), TornWrites(f"journal of op_crash {line}"))
+        served.apply(EARLIER)
+        if line == "applied":
+            served.apply(request())
+        else:
+            with pytest.raises(PatchError) as caught:
+                served.apply(request())
+            assert caught.value.details["status"] == "failed_rolled_back"
+            assert snapshot(made.root) == expected[0]
+            served.apply(request("op_crash_2"))
+        assert snapshot(made.root) == expected[1]
+        last = "op_crash" if line == "applied" else "op_crash_2"
+        for _ in range(2):
+            found = {one["operation_id"]: one["status"] for one in recover(made)}
+            assert found[last] == "applied"
+        served.close()
+
+
+def test_an_operation_killed_before_its_intent_is_written_has_not_begun(expected: Expected) -> None:
     with workspace(in_memory=True) as made:
         fill(made)
 
         def kill(step: str) -> None:
-            if step == "after move op_crash.journal":
+            if step == "before write journal of op_crash intent":
                 os.kill(os.getpid(), signal.SIGKILL)
 
         assert in_child(lambda: apply(made, kill, first=False)) == -signal.SIGKILL
-        assert [path.name for path in made.journal_dir.iterdir()] == ["op_crash.journal"]
         assert [one["operation_id"] for one in recover(made)] == ["op_earlier"]
         # So it may be sent again under its id, which one that has begun may not.
         apply(made)
