@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.app import command_line
 from gateway.cli.console import run
+from gateway.image import in_image, refuse_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +37,11 @@ class Joined:
 
     def guarded(self, settings: Settings) -> Guarded:
         """What no workspace may hold or show: the token, the socket, the data, homes, this program itself."""
-        return replace(settings.guarded(), sandbox_off_allowed=not _in_image())
+        return replace(settings.guarded(), in_image=in_image())
 
     def application(self, settings: Settings, audit: Audit, log: FilteringBoundLogger) -> Application:
-        """Made, not started. Needs a running event loop."""
+        """Made, not started. Needs a running event loop. Raises `ConfigurationError` for uid 0 in the image."""
+        refuse_root()
         from gateway.application import Application
         from gateway.liveness import LivenessDirectory
         from gateway.registry import load_registry
@@ -56,10 +58,12 @@ class Joined:
             audit=audit,
             log=log,
             max_processes=settings.max_processes,
+            sandbox_needed=in_image(),
         )
 
     def isolation(self, terms: WorkspaceTerms | None) -> IsolationReport:
-        """What the real helper found, with a launcher of its own."""
+        """What the real helper found, with a launcher of its own. `ConfigurationError` for uid 0 in the image."""
+        refuse_root()
         import asyncio
 
         from adapters.egress_proxy.client import EgressProxy
@@ -72,6 +76,7 @@ class Joined:
 
     def selftest(self) -> Sequence[Tried]:
         """Raises `OperatorError` where no sandbox can be made, or the bait has no place."""
+        refuse_root()
         import asyncio
 
         from adapters.linux_sandbox.selftest.run import selftest
@@ -88,6 +93,7 @@ class Joined:
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
         """Raises `OperatorError` where the command was not started."""
+        refuse_root()
         import asyncio
 
         from adapters.egress_proxy.client import EgressProxy
@@ -163,11 +169,6 @@ def _link(settings: Settings, deaths: LivenessDirectory, log: FilteringBoundLogg
     return LocalLink(
         lambda fd: build_service(max_processes=settings.max_processes, liveness_fd=fd, log=runner_log), deaths
     )
-
-
-def _in_image() -> bool:
-    """The image sets this for its entry point; there the sandbox cannot be switched off (BOX-4)."""
-    return os.environ.get("CODESPACE_IMAGE", "") not in ("", "0")
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ from gateway.answers import (
 )
 from gateway.data_directory import open_data_directory
 from gateway.errors import StartFailed, ToolError
+from gateway.image import require_sandbox
 from gateway.liveness import LivenessDirectory
 from gateway.locks import DirectoryLock
 from gateway.ports import Audit, RunnerLink
@@ -90,7 +91,7 @@ class Application:
 
     `load_registry`: reads and checks the registry; blocks, raises `RegistryRefused`. `data_dir`: for the store, the
     journals and the proofs of death. `deaths`: `LivenessDirectory(data_dir / "liveness")`, the one that `link` uses.
-    `max_processes`: running commands at once.
+    `max_processes`: running commands at once. `sandbox_needed`: refuse to start where commands could not be confined.
     """
 
     def __init__(
@@ -104,12 +105,14 @@ class Application:
         audit: Audit,
         log: FilteringBoundLogger,
         max_processes: int,
+        sandbox_needed: bool = False,
     ) -> None:
         self._load_registry = load_registry
         self._data_dir = data_dir
         self._deaths = deaths
         self._link = link
         self._log = log
+        self._sandbox_needed = sandbox_needed
         nothing = Registry(file="", workspaces=MappingProxyType({}))
         self._services = Services(registry=nothing, link=link, audit=audit, log=log, max_processes=max_processes)
         self._informant = Informant(self._services, version, patches=True)
@@ -140,6 +143,8 @@ class Application:
             self._informant.forget()
             await self._database.open(MIGRATIONS)
             await self._link.start()
+            if self._sandbox_needed and (description := self._link.description) is not None:
+                require_sandbox(description.isolation)
             await self._recovery.close_unregistered(registry)
             await self._recovery.admit(registry)
             await self._approvals.settle_interrupted()

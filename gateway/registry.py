@@ -15,6 +15,7 @@ from typing import Literal
 
 from gateway.answers import Profile
 from gateway.errors import Code, RegistryRefused, ToolError
+from gateway.image import check_root_inside
 from gateway.registry_file import RegistryFile, WorkspaceEntry, read_registry_file
 from runner.api import Limits, WorkspaceRef, WorkspaceTerms
 
@@ -29,14 +30,14 @@ class Guarded:
 
     `private`: files and sockets; `data_dir`: the directory that also must not hold a root. `program`: where the code of
     this program lies, which a command that could write it would run outside its sandbox; a mount may show it.
-    `sandbox_off_allowed`: False inside the image.
+    `in_image`: roots must then be mounted and writable, and the sandbox cannot be switched off.
     """
 
     private: tuple[tuple[str, str], ...] = ()
     data_dir: str | None = None
     homes: tuple[str, ...] = ()
     program: tuple[str, ...] = ()
-    sandbox_off_allowed: bool = True
+    in_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,12 @@ def _workspace(
             f"no environment {entry.environment[:80]!r}",
             f"use one of {', '.join(kinds)}, or add it under environments",
         )
-    if entry.sandbox == "off" and not guarded.sandbox_off_allowed:
+    if entry.sandbox == "off" and guarded.in_image:
         raise RegistryRefused(file, f"{key}.sandbox", "the image never runs commands unsandboxed", "remove the key")
     root = os.path.realpath(entry.root)
     status = _check_root(file, f"{key}.root", root, guarded)
+    if guarded.in_image:
+        check_root_inside(file, f"{key}.root", root, status, entry.profile)
     return Workspace(
         workspace_id=workspace_id,
         root=root,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.errors import RegistryRefused
 from gateway.registry import load_registry
 from gateway.settings import Settings
 from runner.api import IsolationReport
@@ -17,13 +19,20 @@ if TYPE_CHECKING:
 def doctor(parts: Parts, *, as_json: bool, registry: Path | None) -> int:
     """Without a registry: the default terms. With one: every workspace's. Raises `OperatorError`.
 
-    Returns 1 if a required protection is missing.
+    Returns 1 if a required protection is missing. A registry of the environment that is refused is, after the default
+    terms.
     """
     settings = Settings.load(registry=registry)
     if settings.registry is None:
         reports = {"default": parts.isolation(None)}
     else:
-        loaded = load_registry(settings.registry, parts.guarded(settings))
+        try:
+            loaded = load_registry(settings.registry, parts.guarded(settings))
+        except RegistryRefused:
+            if registry is None:
+                # Not asked about this registry, only set to use it: what the machine can do is worth saying first.
+                print(_as_text("default", parts.isolation(None)), file=sys.stderr if as_json else sys.stdout)
+            raise
         reports = {workspace.workspace_id: parts.isolation(workspace.terms()) for workspace in loaded}
     if as_json:
         print(json.dumps({name: _as_json(report) for name, report in reports.items()}, indent=2))

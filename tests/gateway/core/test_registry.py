@@ -228,7 +228,7 @@ def test_the_image_refuses_a_workspace_without_sandbox(place: Path) -> None:
     registry = write_registry(place / "etc/r.json", {"w": {"root": str(place / "ws/demo"), "sandbox": "off"}})
     assert load_registry(registry, Guarded()).workspace("w").sandbox == "off"
     with pytest.raises(RegistryRefused, match="never runs commands unsandboxed"):
-        load_registry(registry, Guarded(sandbox_off_allowed=False))
+        load_registry(registry, Guarded(in_image=True))
 
 
 def test_an_unknown_workspace_is_named_in_the_error(place: Path) -> None:

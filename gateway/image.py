@@ -1,0 +1,58 @@
+"""What the appliance refuses inside its container image beyond what it refuses anywhere (IMG-3).
+
+The image marks itself by `CODESPACE_IMAGE`. Refuses to know: engines and their flags beyond the words of a remedy; the
+sandbox, whose own report names what is missing. Called by `gateway.__main__`, `registry` and the start of `serve`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gateway.answers import Profile
+from gateway.errors import ConfigurationError, RegistryRefused, StartFailed
+from runner.api import IsolationReport
+
+_RUN_AS = "add --user 10001:10001, or the uid and gid that own the workspaces"
+
+
+def in_image() -> bool:
+    """Whether this is the program of the image."""
+    return os.environ.get("CODESPACE_IMAGE", "") not in ("", "0")
+
+
+def refuse_root() -> None:
+    """Raises `ConfigurationError` for uid 0: with /proc unmasked, which the sandbox needs, files there that reach the
+    whole machine, such as /proc/sys/kernel/core_pattern, open for writing to uid 0 whatever its capabilities."""
+    if in_image() and 0 in (os.getuid(), os.geteuid()):
+        raise ConfigurationError("the image does not run as root", "uid 0", _RUN_AS)
+
+
+def check_root_inside(file: str, key: str, root: str, status: os.stat_result, profile: Profile) -> None:
+    """A root inside the image must be mounted, and writable where its profile writes. Raises `RegistryRefused`.
+
+    `status`: of `root`. A directory of the image's own would vanish with the container.
+    """
+    if status.st_dev == os.stat("/").st_dev:
+        remedy = f"add --volume HOST_DIRECTORY:{root}, with the directory on the host"
+        raise RegistryRefused(file, key, f"{root} is not mounted into the container", remedy)
+    if profile == "workspace-write" and not os.access(root, os.W_OK | os.X_OK):
+        uid, gid = os.geteuid(), os.getegid()
+        if os.statvfs(root).f_flag & os.ST_RDONLY:
+            remedy = "take :ro off the volume, or make the profile read-only"
+        else:
+            remedy = (
+                f"run on the host: chown -R {uid}:{gid} HOST_DIRECTORY; or run the container as its owner with --user"
+            )
+        raise RegistryRefused(file, key, f"{root} is not writable by uid {uid}", remedy)
+
+
+def require_sandbox(report: IsolationReport) -> None:
+    """Raises `StartFailed` naming each required protection that cannot be had, and the flag that gives it."""
+    missing = [p for p in report.protections if p.required and p.state == "off"]
+    if report.available and not missing:
+        return
+    names = ", ".join(f"{p.name} ({p.errno})" if p.errno else p.name for p in missing) or "the probe"
+    remedies = dict.fromkeys(p.remedy for p in missing if p.remedy)
+    raise StartFailed(
+        "the sandbox cannot be had", names, " ".join(remedies) or "run `codespace doctor` in the container"
+    )
