@@ -56,6 +56,15 @@ async def test_a_listed_address_is_reached_through_the_runners_own_proxy_and_no_
     assert counts["http", "allowed"] == counts["http", "refused"] == 1
 
 
+@pytest.mark.covers("NET-4")
+async def test_a_name_is_resolved_by_the_machines_own_resolver_inside_the_lockdown(rig: Rig, port: int) -> None:
+    script = f"curl -s --noproxy none.test http://localhost:{port}/"
+    listed = (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}")
+    assert await rig.output(await rig.sh(script, terms=enabled(rig, *listed))) == "reached\n"
+    refused = await rig.output(await rig.sh(script, terms=enabled(rig, listed[0])))
+    assert "loopback" in refused, "the name alone is not enough"
+
+
 @pytest.mark.covers("NET-1", "POL-2")
 async def test_a_restricted_workspace_beside_it_reaches_nothing(rig: Rig, port: int) -> None:
     script = f"curl -s -x http://127.0.0.1:3128 http://127.0.0.1:{port}/; echo $?; env | grep -ci proxy"

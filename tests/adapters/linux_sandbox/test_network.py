@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from adapters.egress_proxy.client import EgressProxy
+from adapters.linux_sandbox import netlink
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.api import WorkspaceTerms
 from runner.ports import LaunchFailed, SandboxUnavailable
@@ -450,6 +451,19 @@ async def test_more_ports_than_listeners_leave_the_proxy_alone_and_the_report_sa
     script = "curl -sS http://allowed.test/where; curl -s --noproxy '*' http://allowed.test/; echo $?"
     ended = await shell(net.launcher, what, script)
     assert ended.output.splitlines() == [f"allowed.test at {PUBLIC}", "6"]
+
+
+async def test_a_kernel_that_refuses_the_addresses_leaves_the_variables_and_the_report_says_so(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A device that is not there: the one refusal that every kernel can be asked for.
+    monkeypatch.setattr(netlink, "LOOPBACK_INDEX", 99)
+    found = {p.name: p for p in (await net.launcher.report(net.terms())).protections}["network_transparent"]
+    assert found.state == "degraded"
+    assert "the kernel refuses" in str(found.detail)
+    ended = await net.shell("curl -sS http://allowed.test/where; curl -s --noproxy '*' http://allowed.test/; echo $?")
+    assert ended.output.splitlines() == [f"allowed.test at {PUBLIC}", "6"]
+    assert ended.isolation.protections["network_transparent"] == "degraded"
 
 
 async def test_the_proxys_end_takes_the_network_and_nothing_else_and_the_next_command_has_one_again(net: Net) -> None:
