@@ -113,9 +113,13 @@ class SandboxedProcess:
         try:
             end = parse_command_end(os.read(self._channels.status, STATUS_BYTES))
         except (OSError, ProtocolError):
-            return ManagedExit(
-                code, number, note=None if result is not None else "its status was taken by another wait"
-            )
+            if result is None:
+                return ManagedExit(None, None, note="its status was taken by another wait")
+            # Killed, it could say nothing. Ended by itself without a word, its own status says nothing of the command.
+            return ManagedExit(None, number, note=None if code is None else "PID 1 did not say how the command ended")
+        said = end.code if end.signal is None else 128 + end.signal
+        if code is not None and code != said:
+            return ManagedExit(None, None, note=f"PID 1 ended with {code} and said {said} of the command")
         limit: Literal["cpu_s", "file_size_mb"] | None = None
         if end.signal == _SIGXFSZ:
             limit = "file_size_mb"
