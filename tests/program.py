@@ -30,6 +30,7 @@ class Refused(Exception):
         super().__init__(f"{error['code']}: {error['message']}")
         self.code: str = error["code"]
         self.details: Mapping[str, Any] = error["details"]
+        self.approval_id: str | None = error.get("approval_id")
 
 
 @dataclass

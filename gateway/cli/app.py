@@ -7,9 +7,12 @@ Refuses to know: how objects are joined; `Parts` gives them (implemented by `gat
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
+
+from gateway.cli.options import Socket, socket_path
+from gateway.cli.steering_commands import add_steering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,14 +48,6 @@ class Parts(Protocol):
 Registry = Annotated[
     Path | None,
     typer.Option("--registry", metavar="FILE", help="The registry, JSON or TOML. [CODESPACE_REGISTRY]"),
-]
-Socket = Annotated[
-    Path | None,
-    typer.Option(
-        "--socket",
-        metavar="PATH",
-        help="The MCP socket; default $XDG_RUNTIME_DIR/codespace/mcp.sock. [CODESPACE_SOCKET]",
-    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -145,7 +140,7 @@ def command_line(parts: Parts) -> typer.Typer:
         """
         from gateway.cli.connect import connect as run
 
-        return run(_socket_path(socket))
+        return run(socket_path(socket))
 
     @app.command()
     def call(
@@ -161,7 +156,7 @@ def command_line(parts: Parts) -> typer.Typer:
         """
         from gateway.cli.call import call as run
 
-        return run(tool, arguments, _socket_path(socket))
+        return run(tool, arguments, socket_path(socket))
 
     @app.command("exec")
     def exec_(
@@ -224,6 +219,7 @@ def command_line(parts: Parts) -> typer.Typer:
         return run(parts, file)
 
     app.add_typer(registry_app, name="registry")
+    add_steering(app)
     return app
 
 
@@ -233,20 +229,3 @@ def _version(wanted: bool) -> None:
 
         print(f"codespace {version()}")
         raise typer.Exit
-
-
-def _socket_path(given: Path | None) -> Path:
-    """As `Settings.socket_path`, without loading the settings' machinery: `call` and `connect` start often."""
-    import os
-
-    from gateway.errors import ConfigurationError
-
-    named: Any = given or os.environ.get("CODESPACE_SOCKET")
-    if named:
-        return Path(os.path.abspath(named))
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not runtime.startswith("/"):
-        raise ConfigurationError(
-            "no socket given and XDG_RUNTIME_DIR is not set", "--socket", "name the socket, or set CODESPACE_SOCKET"
-        )
-    return Path(runtime, "codespace", "mcp.sock")

@@ -30,7 +30,7 @@ TIMEOUT_S = 120.0
 
 def call(tool: str, arguments: str, socket: Path) -> int:
     """Prints the structured result and returns 0, or 1 after a tool error. Raises `OperatorError`."""
-    result = _request(tool, _parse(arguments), socket)
+    result = call_tool(tool, _parse(arguments), socket)
     structured = result.get("structuredContent")
     print(json.dumps(structured, indent=2, ensure_ascii=False))
     if not result.get("isError"):
@@ -52,7 +52,8 @@ def _parse(arguments: str) -> dict[str, Any]:
     return parsed
 
 
-def _request(tool: str, arguments: dict[str, Any], socket: Path) -> dict[str, Any]:
+def call_tool(tool: str, arguments: dict[str, Any], socket: Path) -> dict[str, Any]:
+    """The result of one call, `structuredContent` and `isError` in it. Raises `OperatorError` where there is none."""
     meta = {
         PROTOCOL_VERSION_KEY: MODERN,
         CAPABILITIES_KEY: {},

@@ -172,6 +172,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         body=Nothing,
     ),
     Endpoint(
+        "GET",
+        "/inbox/intents/{intent_id}",
+        "One instruction.",
+        IntentAnswer,
+        lambda app, call: app.inbox.intent(call.path["intent_id"]),
+    ),
+    Endpoint(
         "PATCH",
         "/inbox/intents/{intent_id}",
         "Change a draft or a queued instruction.",

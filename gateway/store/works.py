@@ -160,6 +160,9 @@ class WorkStore:
 
         return await self._database.read(job)
 
+    async def intent(self, intent_id: str) -> IntentAnswer:
+        return await self._database.read(lambda c: intent_answer(find_intent(c, intent_id)))
+
     async def draft(
         self, intent_id: str, work_id: str, body: str, kind: IntentKind, delivery: Delivery
     ) -> IntentAnswer:

@@ -103,6 +103,10 @@ class Works:
         await self._workspace(work_id)
         return await stored(self._store.intents(work_id))
 
+    async def intent(self, intent_id: str) -> IntentAnswer:
+        await self._find_intent(intent_id)
+        return await stored(self._store.intent(intent_id))
+
     async def draft(self, work_id: str, body: str, kind: IntentKind, delivery: Delivery) -> IntentAnswer:
         """Raises WORK_CLOSED, INVALID_ARGUMENT."""
         workspace_id = await self._workspace(work_id)
@@ -163,13 +167,17 @@ class Works:
 
     # --- inside -------------------------------------------------------------------------------------------------------
     async def _changed(self, tool: str, intent_id: str, change: Callable[[], Awaitable[IntentAnswer]]) -> IntentAnswer:
+        await self._find_intent(intent_id)
+        changed = await stored(change())
+        self._audit(tool, changed.workspace_id, intent_id=intent_id)
+        return changed
+
+    async def _find_intent(self, intent_id: str) -> None:
+        """It is there for callers."""
         if len(intent_id) > 200:
             raise intent_not_found(intent_id)
         if await stored(self._store.workspace_of_intent(intent_id)) not in self._services.registry.workspaces:
             raise intent_not_found(intent_id)
-        changed = await stored(change())
-        self._audit(tool, changed.workspace_id, intent_id=intent_id)
-        return changed
 
     async def _workspace(self, work_id: str) -> str:
         """Of a work that is there for callers."""

@@ -16,7 +16,11 @@ from gateway.cli.app import command_line
 from gateway.cli.console import run
 
 HELP = Path(__file__).parents[2] / "data" / "help"
-COMMANDS = ("", "serve", "stdio", "connect", "call", "exec", "doctor", "selftest", "demo", "registry", "registry check")
+COMMANDS = (
+    *("", "serve", "stdio", "connect", "call", "exec", "doctor", "selftest", "demo", "registry", "registry check"),
+    *("holds", "holds list", "holds show", "holds grant", "holds deny"),
+    *("work", "work list", "work show", "work add", "work queue", "work cancel", "work stop", "ps", "logs"),
+)
 
 
 @dataclass(frozen=True)
