@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection
 from typing import TextIO
 
+import anyio
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
@@ -23,6 +24,16 @@ _SECRET_KEY = re.compile(r"token|authorization|secret|password|passwd|cookie|cre
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{4,}")
 # Libraries whose own chatter is of no use to an operator below this level.
 _QUIET = dict.fromkeys(("mcp", "sse_starlette", "uvicorn", "asyncio"), logging.WARNING)
+
+
+SESSION_ENDED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+"""What the SDK's streams raise where a message of a session meets its end."""
+_SESSIONS_LOG = "mcp.server.streamable_http"
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A client that goes away while its messages are under way is no error, and no news."""
+    return not (record.exc_info and isinstance(record.exc_info[1], SESSION_ENDED))
 
 
 class Redactor:
@@ -83,5 +94,8 @@ def configure(level: str, *, secrets: Collection[str] = (), stream: TextIO | Non
     root.setLevel(number)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(max(least, number))
+    sessions = logging.getLogger(_SESSIONS_LOG)
+    sessions.removeFilter(_is_news)
+    sessions.addFilter(_is_news)
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger

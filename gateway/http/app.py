@@ -12,13 +12,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from gateway.application import Application
 from gateway.http.direct_calls import DirectCalls
 from gateway.http.door import MAX_BODY_BYTES
 from gateway.http.inbox import Inbox
+from gateway.logging import SESSION_ENDED
 from gateway.mcp.server import ToolServer
 from gateway.metrics import Metrics
 
@@ -42,7 +43,7 @@ class HttpApp:
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=SESSION_IDLE_S,
         )
-        self._mcp = DirectCalls(server, self._sessions.handle_request)
+        self._mcp = DirectCalls(server, self._by_the_sdk)
         self._inbox = Inbox(application, version, log)
         self._rest = Starlette(
             routes=[
@@ -62,6 +63,23 @@ class HttpApp:
             await self._inbox.asgi(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
+
+    async def _by_the_sdk(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A message that meets the end of its own session: its client has gone, which is no fault of ours. The SDK has
+        acknowledged it by then, and would answer once more."""
+        over = False
+
+        async def send_once(message: Message) -> None:
+            nonlocal over
+            if not over:
+                over = message["type"] == "http.response.body" and not message.get("more_body", False)
+                await send(message)
+
+        try:
+            await self._sessions.handle_request(scope, receive, send_once)
+        except SESSION_ENDED:
+            if not over:
+                raise
 
     async def _healthz(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import stat
@@ -192,6 +193,27 @@ async def test_both_protocol_eras_give_the_same_list_and_result(opened: Endpoint
             "size": 6,
             "truncated": False,
         }
+
+
+@pytest.mark.covers("NETIF-3", "NETIF-1")
+async def test_a_session_that_ends_while_its_messages_arrive_is_no_error_of_the_server(opened: Endpoints) -> None:
+    plain = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+    async with serve(opened) as serving:
+        unix = serving.unix
+        for _ in range(20):
+            begun = await serving.request(unix, "POST", "/mcp", json.dumps(initialize).encode(), plain)
+            headers = {**plain, "Mcp-Session-Id": begun.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
+            notice = json.dumps(cancelled).encode()
+            notices = [serving.request(unix, "POST", "/mcp", notice, headers) for _ in range(4)]
+            ending = serving.request(unix, "DELETE", "/mcp", None, headers)
+            *answers, ended = await asyncio.gather(*notices, ending)
+            assert ended.status == 200
+            assert {answer.status for answer in answers} <= {202, 404}
+        assert serving.sessions() == 0
+        assert [line for line in serving.log.getvalue().splitlines() if '"level": "error"' in line] == []
 
 
 async def test_workspace_info_names_the_listed_tools_and_the_transports(opened: Endpoints) -> None:
