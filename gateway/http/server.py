@@ -95,9 +95,9 @@ class HttpServer:
     async def serve_unix(self, sock: socket.socket, door: Door, rule: PeerRule) -> None:
         config = self._config(door)
         loop = asyncio.get_running_loop()
-        self._servers.append(
-            await loop.create_unix_server(lambda: UnixHttpProtocol(rule, config, self._state), sock=sock)
-        )
+        # Not create_unix_server: from Python 3.13 on that one looks for the socket's file, to remove it at the end, by
+        # the name that it was bound with; ours has been renamed since, and whoever bound it removes it.
+        self._servers.append(await loop.create_server(lambda: UnixHttpProtocol(rule, config, self._state), sock=sock))
 
     async def serve_tcp(self, sock: socket.socket, door: Door) -> None:
         config = self._config(door)
