@@ -208,6 +208,14 @@ class Application:
         except (TimeoutError, ToolError, api.RunnerError):
             return ()
 
+    async def stored_counts(self) -> dict[tuple[str, str], int]:
+        """Holds, works and instructions by (table, state); empty where the store cannot be read. For metrics."""
+        try:
+            holds = await self._holds.counts()
+            return {("holds", state): count for state, count in holds.items()} | await self._works.counts()
+        except StoreFailed:
+            return {}
+
     def available_tools(self) -> frozenset[str]:
         """Public names of the tools that work here; valid after `start`."""
         description = self._link.description

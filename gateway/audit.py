@@ -20,7 +20,7 @@ class LogAudit:
         self._metrics = metrics
 
     def record(self, record: AuditRecord) -> None:
-        self._metrics.audited(record.kind, record.outcome)
+        self._metrics.audited(record)
         fields: dict[str, object] = {
             "kind": record.kind,
             "tool": record.tool,

@@ -13,6 +13,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from gateway.ports import AuditRecord
+
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -31,6 +33,13 @@ class _Decisions(Collector):
         for (via, outcome), count in sorted(self.counts.items()):
             family.add_metric((via, outcome), count)
         yield family
+
+
+_STORED = {
+    "holds": "Holds by state.",
+    "works": "Works by state.",
+    "intents": "Instructions by state.",
+}
 
 
 class Metrics:
@@ -59,6 +68,22 @@ class Metrics:
         self._audit = Counter(
             "codespace_decisions", "Audit records by kind and outcome.", ("kind", "outcome"), registry=self._registry
         )
+        self._mutations = Counter(
+            "codespace_mutations",
+            "What came of allowed mutations: patches, commands, works, instructions.",
+            ("tool", "outcome"),
+            registry=self._registry,
+        )
+        self._starts = Histogram(
+            "codespace_sandbox_start_seconds",
+            "Time from the runner being asked for a command to its start.",
+            registry=self._registry,
+            buckets=_BUCKETS_S,
+        )
+        self._stored = {
+            table: Gauge(f"codespace_{table}", about, ("state",), registry=self._registry)
+            for table, about in _STORED.items()
+        }
         self._running = Gauge("codespace_running_processes", "Commands that run now.", registry=self._registry)
         self._ready = Gauge("codespace_ready", "1 while /readyz would answer 200.", registry=self._registry)
         self._network = _Decisions()
@@ -80,8 +105,19 @@ class Metrics:
         """`reason`: peer, host, origin, token, size or closing."""
         self._refused.labels(reason).inc()
 
-    def audited(self, kind: str, outcome: str) -> None:
-        self._audit.labels(kind, outcome).inc()
+    def audited(self, record: AuditRecord) -> None:
+        self._audit.labels(record.kind, record.outcome).inc()
+        if record.kind == "mutation":
+            self._mutations.labels(record.tool, record.outcome).inc()
+        if record.seconds is not None:
+            self._starts.observe(record.seconds)
+
+    def stored(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Rows of the store by (table, state) at the moment of a scrape; tables: holds, works, intents."""
+        for gauge in self._stored.values():
+            gauge.clear()
+        for (table, state), count in counts.items():
+            self._stored[table].labels(state).set(count)
 
     def state(self, *, running_processes: int, ready: bool) -> None:
         """As it is at the moment of a scrape."""

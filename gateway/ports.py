@@ -18,7 +18,8 @@ class AuditRecord:
 
     `kind`: `decision` for what the policy said of a call, `mutation` for what came of an allowed one. `tool`: the
     tool's public name. `outcome`: `allowed` or `refused` for a decision; `done`, `failed` or `unknown` for a mutation.
-    `code`: the public error code, if any. `ids`: `process_id`, `operation_id`, `approval_id`, as far as they exist. Who
+    `code`: the public error code, if any. `ids`: `process_id`, `operation_id`, `approval_id`, as far as they exist.
+    `seconds`: how long the runner took over a mutation that is done, where that was measured. Who
     called is not here: the transport knows the peer and adds it.
     """
 
@@ -28,6 +29,7 @@ class AuditRecord:
     outcome: Literal["allowed", "refused", "done", "failed", "unknown"]
     code: str | None = None
     ids: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 class Audit(Protocol):

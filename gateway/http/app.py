@@ -95,5 +95,6 @@ class HttpApp:
         readiness = await self._application.readiness()
         self._metrics.state(running_processes=self._application.running_processes(), ready=readiness.ready)
         decisions = await self._application.network_decisions()
+        self._metrics.stored(await self._application.stored_counts())
         self._metrics.network({(made.via, made.decision): made.count for made in decisions})
         return Response(self._metrics.render(), media_type=self._metrics.content_type)

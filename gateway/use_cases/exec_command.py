@@ -8,6 +8,7 @@ know: transports, how a command is run. Called by the application.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 from gateway.answers import ExecDispatched
@@ -70,6 +71,7 @@ async def _dispatch(services: Services, gate: Gate, workspace: Workspace, call: 
     record = services.processes.begin(process_id, workspace, instance_id)
     try:
         _check_count(services)
+        began = time.perf_counter()
         await runner.start_process(
             api.StartProcess(
                 process_id=process_id,
@@ -78,7 +80,7 @@ async def _dispatch(services: Services, gate: Gate, workspace: Workspace, call: 
                 tty=call.arguments["tty"],
             )
         )
-        return _dispatched(services, workspace, process_id, "confirmed")
+        return _dispatched(services, workspace, process_id, "confirmed", time.perf_counter() - began)
     except ToolError as refused:
         _never_started(services, workspace, process_id, refused)
         raise
@@ -126,9 +128,13 @@ def _never_started(services: Services, workspace: Workspace, process_id: str, re
 
 
 def _dispatched(
-    services: Services, workspace: Workspace, process_id: str, status: Literal["confirmed", "unknown"]
+    services: Services,
+    workspace: Workspace,
+    process_id: str,
+    status: Literal["confirmed", "unknown"],
+    seconds: float | None = None,
 ) -> ExecDispatched:
     outcome: Literal["done", "unknown"] = "done" if status == "confirmed" else "unknown"
     ids = {"process_id": process_id}
-    services.audit.record(AuditRecord("mutation", TOOL, workspace.workspace_id, outcome, None, ids))
+    services.audit.record(AuditRecord("mutation", TOOL, workspace.workspace_id, outcome, None, ids, seconds))
     return ExecDispatched(process_id=process_id, dispatch_status=status)

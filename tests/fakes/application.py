@@ -256,6 +256,9 @@ class FakeApplication(Application):
         self._called("terminate_process", request)
         return api.ProcessTerminating(process_id=request.process_id, state="running")
 
+    async def stored_counts(self) -> dict[tuple[str, str], int]:
+        return {("holds", "pending"): 2, ("works", "active"): 1, ("intents", "queued"): 4}
+
     def running_processes(self) -> int:
         return sum(tool == "exec_command" for tool, _ in self.calls)
 

@@ -112,3 +112,5 @@ def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> N
     }
     assert (failed["level"], failed["code"], failed["process_id"]) == ("warning", "PROCESS_SPAWN_FAILED", "p")
     assert b'codespace_decisions_total{kind="decision",outcome="allowed"} 1.0' in metrics.render()
+    assert b'codespace_mutations_total{outcome="failed",tool="exec_command"} 1.0' in metrics.render()
+    assert b"codespace_sandbox_start_seconds_count 0.0" in metrics.render()

@@ -344,3 +344,22 @@ async def test_works_and_queues_outlive_a_restart(tmp_path: Path) -> None:
         assert await soon(inbox(c).shown(work_id)) == shown
         assert await soon(inbox(c).intents(work_id)) == intents
         assert await claimed(c, work_id) == "kept"
+
+
+@pytest.mark.covers("NETIF-3")
+async def test_the_metrics_count_holds_works_and_instructions_and_time_the_starts(tmp_path: Path) -> None:
+    async with core(tmp_path, {"demo": WRITE, "held": {**WRITE, "approvals": "confirm"}}) as c:
+        work_id = await opened(c)
+        await queued(c, work_id, "1")
+        await queued(c, work_id, "2")
+        await claimed(c, work_id)
+        await c.refused(c.application.exec_command("held", ("true",)), Code.APPROVAL_REQUIRED)
+        assert await soon(c.application.stored_counts()) == {
+            ("holds", "pending"): 1,
+            ("works", "active"): 1,
+            ("intents", "done"): 1,
+            ("intents", "queued"): 1,
+        }
+        await c.exec()
+        started = [record for record in c.audit.records if record.tool == "exec_command" and record.seconds is not None]
+        assert [(record.outcome, record.workspace_id) for record in started] == [("done", "demo")]
