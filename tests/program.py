@@ -39,8 +39,11 @@ class Program:
 
     folder: Path
     process: subprocess.Popen[str]
+    command: list[str]
+    environment: dict[str, str]
     log: list[dict[str, Any]] = field(default_factory=list)
     ready: threading.Event = field(default_factory=threading.Event)
+    _reader: threading.Thread = field(init=False, repr=False)
 
     @property
     def workspace(self) -> Path:
@@ -83,6 +86,31 @@ class Program:
         status = self.process.wait(END_S)
         return status, self.await_end(family)
 
+    def restart(self, number: signal.Signals) -> None:
+        """Ends it by this signal and starts it again on the same folder; returns once it is ready."""
+        self.process.send_signal(number)
+        self.process.wait(END_S)
+        self._reader.join(END_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self.ready = threading.Event()
+        self.process = subprocess.Popen(self.command, cwd=ROOT, env=self.environment, stderr=subprocess.PIPE, text=True)
+        self.follow_log()
+
+    def follow_log(self) -> None:
+        """Reads the log from now on and waits for it to say ready."""
+        self._reader = threading.Thread(target=self.read_log)
+        self._reader.start()
+        assert self.ready.wait(END_S), self.log
+        assert self.process.poll() is None, self.log
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(END_S)
+        self._reader.join(END_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
     @staticmethod
     def await_end(family: dict[int, str]) -> dict[int, str]:
         """Waits for processes to end; those that do not."""
@@ -111,17 +139,10 @@ def running_program(**workspace: Any) -> Iterator[Program]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CODESPACE_")}
     environment["TMPDIR"] = str(folder / "tmp")
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    program = Program(folder, process)
-    reader = threading.Thread(target=program.read_log)
-    reader.start()
+    program = Program(folder, process, command, environment)
     try:
-        assert program.ready.wait(END_S), program.log
-        assert process.poll() is None, program.log
+        program.follow_log()
         yield program
     finally:
-        process.kill()
-        process.wait(END_S)
-        reader.join(END_S)
-        assert process.stderr is not None
-        process.stderr.close()
+        program.close()
         shutil.rmtree(folder)
