@@ -9,7 +9,17 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from runner.api import ErrorCode, FileContent, FindFiles, FindPage, GrepFiles, GrepPage, ReadFile, RunnerError
+from runner.api import (
+    ErrorCode,
+    FileContent,
+    FindFiles,
+    FindPage,
+    GrepFiles,
+    GrepPage,
+    ReadFile,
+    RunnerError,
+    WorkspaceRef,
+)
 from runner.ports import FileSystem
 from runner.shortage import shortage_of, started_pool
 from runner.watch import WatchHints
@@ -17,6 +27,8 @@ from runner.workspace import Environment, unavailable
 
 FILE_THREADS = 4
 """Hashing and walks run here, so that no large file delays output."""
+THREADS_OF_ONE_WORKSPACE = FILE_THREADS // 2
+"""So that reads of large files in one workspace leave threads to the others."""
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
@@ -28,15 +40,16 @@ class Files:
     def __init__(self, watch: WatchHints) -> None:
         self._watch = watch
         self._pool = started_pool(FILE_THREADS, "runner-files")
+        self._turns: dict[str, asyncio.Semaphore] = {}
         self._closed = False
 
     async def read_file(self, environment: Environment, request: ReadFile) -> FileContent:
-        content = await self._in_pool(_filesystem(environment).read_file, request)
+        content = await self._in_pool(_filesystem(environment).read_file, request, request.workspace)
         self._watch.touch(request.workspace)
         return content
 
     async def find_files(self, environment: Environment, request: FindFiles) -> FindPage:
-        page = await self._in_pool(_filesystem(environment).find_files, request)
+        page = await self._in_pool(_filesystem(environment).find_files, request, request.workspace)
         self._watch.touch(request.workspace)
         return page
 
@@ -56,14 +69,34 @@ class Files:
         # shutdown() waits for the threads, so it waits on a thread of its own, not on the loop.
         await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
 
-    async def _in_pool(self, call: Callable[[_Request], _Result], request: _Request) -> _Result:
-        """A cancelled request that still waits for a thread never runs; one that runs is left to its end."""
-        if self._closed:
-            raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the runner is shutting down; nothing was read")
+    async def _in_pool(
+        self, call: Callable[[_Request], _Result], request: _Request, workspace: WorkspaceRef
+    ) -> _Result:
+        """A cancelled request that still waits for a thread never runs; one that runs is left to its end, and keeps
+        its workspace's turn until then."""
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(workspace.workspace_id, asyncio.Semaphore(THREADS_OF_ONE_WORKSPACE))
+        await turn.acquire()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call, request)
+            if self._closed:
+                raise RunnerError(ErrorCode.RUNNER_UNAVAILABLE, "the runner is shutting down; nothing was read")
+            job = self._pool.submit(call, request)
+        except BaseException:
+            turn.release()
+            raise
+        job.add_done_callback(lambda _: _later(loop, turn.release))
+        try:
+            return await asyncio.wrap_future(job)
         except (MemoryError, OSError) as error:
             raise _told(error) from error
+
+
+def _later(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    """From a thread of the pool; a loop that is closed needs nothing any more."""
+    try:
+        loop.call_soon_threadsafe(act)
+    except RuntimeError:
+        pass
 
 
 def _told(error: Exception) -> Exception:

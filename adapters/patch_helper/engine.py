@@ -28,7 +28,8 @@ from runner.api import (
     RunnerError,
 )
 
-REQUEST_TIMEOUT_S = 120.0
+REQUEST_TIMEOUT_S = 60.0
+"""Far beyond what the helper's own limits let a patch cost; a helper that is stopped must not hold the lease longer."""
 START_TIMEOUT_S = 20.0
 END_GRACE_S = 2.0
 CLOSE_WAIT_S = 3.0

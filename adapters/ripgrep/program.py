@@ -169,6 +169,9 @@ def check(programs: Programs, query: Query) -> None:
     status, complaint = _run(programs, [*query.command, *_STREAM_OPTIONS], subprocess.DEVNULL, (), NumberReader(1))
     if status == 2:
         words = complaint.removeprefix("rg: ") or "rg refused it"
+        if "--multiline" in words:
+            # Its advice is an option that no caller can set.
+            words = "it names a line ending, but matches lie within one line: search for one of the lines, with context"
         raise _bad_pattern(words if len(words) <= 1000 else f"{words[:400]} … {words[-400:]}")  # it repeats the pattern
     if status != 1:
         raise ProgramDied(status)

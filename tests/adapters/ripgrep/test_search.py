@@ -158,7 +158,8 @@ async def test_a_line_of_exactly_the_bound_is_whole(searched: Searched, filler: 
     [
         ("a(", "unclosed group"),
         ("[z-a]", "range"),
-        ("a\nb", "\\n"),
+        ("a\nb", "search for one of the lines"),
+        (r"a\nb", "search for one of the lines"),
         ("a\0b", "NUL"),
         ("\ud800", "surrogate"),
         ("(?=x)", "look-around"),
