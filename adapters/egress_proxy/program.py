@@ -21,7 +21,7 @@ from adapters.egress_proxy.gate import MAX_RESOLVING, Gate
 from adapters.egress_proxy.journal import Journal
 from adapters.egress_proxy.policy import BadRule, parse_policy
 from adapters.egress_proxy.resolver import FixedResolver, Resolver, SystemResolver
-from adapters.egress_proxy.session import Session
+from adapters.egress_proxy.session import Places, Session
 
 MAX_DESCRIPTORS = 1 + wire.MAX_LISTENERS
 
@@ -37,6 +37,7 @@ class Program:
         self._counts_under_way = False
         self._send_turn = asyncio.Lock()
         self._sessions: set[Session] = set()
+        self._places = Places()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -58,13 +59,18 @@ class Program:
                 return
             await self._take(message, fds)
 
-    async def _take(self, message: bytes, fds: list[int]) -> None:
-        what, value = wire.decode(message)
+    async def _take(self, packet: bytes, fds: list[int]) -> None:
+        what, value = wire.decode(packet)
         if what != "serve":
             raise wire.WireError(f"{what} is no request")
         serve = wire.parse_serve(value)
         if len(fds) != 1 + len(serve.listeners):
-            raise wire.WireError(f"{len(fds)} descriptors came with {len(serve.listeners)} listeners")
+            # The kernel leaves out what there is no room for.
+            for fd in fds:
+                os.close(fd)
+            message = f"{len(fds)} of {1 + len(serve.listeners)} descriptors arrived"
+            await self._send({"refused": {"id": serve.id, "message": message}})
+            return
         listeners = [(kind, socket.socket(fileno=fd)) for kind, fd in zip(serve.listeners, fds[1:], strict=True)]
         try:
             policy = parse_policy(serve.allow, serve.deny)
@@ -77,7 +83,7 @@ class Program:
             return
         gate = Gate(serve.workspace_id, serve.process_id, policy, self._resolver, self._journal,
                     asyncio.Semaphore(MAX_RESOLVING), Budget(asyncio.get_running_loop().time()))  # fmt: skip
-        session: Session = Session(gate, lambda: self._end(session))
+        session: Session = Session(gate, self._places, lambda: self._end(session))
         self._sessions.add(session)
         try:
             await session.start(fds[0], listeners)
@@ -125,7 +131,7 @@ def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.extend(int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data) - 3, 4))
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if flags & socket.MSG_TRUNC:
         raise wire.WireError("a message is too long")
     return message, fds
 

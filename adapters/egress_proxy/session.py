@@ -22,17 +22,27 @@ from adapters.egress_proxy.relay import IDLE_TIMEOUT_S, Idle, copy, relay, shut
 
 HEAD_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 256
+MAX_TOGETHER = 3000
+"""Twice as many descriptors, within the process's limit of them."""
 QUERIES_AT_ONCE = 64
 NAMES_REST_S = 0.05
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+class Places:
+    """How many connections all commands have together: the process has a bound on its descriptors."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+
 class Session:
     """`start` takes the descriptors over; `close` ends everything. `over` is called once the command has ended."""
 
-    def __init__(self, gate: Gate, over: Callable[[], None]) -> None:
+    def __init__(self, gate: Gate, places: Places, over: Callable[[], None]) -> None:
         self._gate = gate
+        self._places = places
         self._over = over
         self._names = Names(gate.policy.knows_name)
         self._servers: list[asyncio.Server] = []
@@ -83,23 +93,27 @@ class Session:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if len(self._connections) >= MAX_CONNECTIONS or self._places.taken >= MAX_TOGETHER:
                 # Waiting would hold the connection; so this alone is logged only while there is a turn for it.
                 if self._gate.turn_now():
-                    self._gate.refuse("proxy", "", None, f"{MAX_CONNECTIONS} connections are open already")
+                    self._gate.refuse("proxy", "", None, "too many connections are open already")
                 else:
                     self._gate.journal.count("proxy", "refused")
                 writer.transport.abort()
                 return
             self._connections.add(task)
+            self._places.taken += 1
             try:
                 await self._gate.turn()
                 await handle(reader, writer)
             except (OSError, TimeoutError):
                 pass  # the command's own end is lost, or it said nothing
             finally:
-                self._connections.discard(task)
-                await shut(writer)
+                try:
+                    await shut(writer)
+                finally:
+                    self._connections.discard(task)
+                    self._places.taken -= 1
 
         return serve
 

@@ -120,6 +120,19 @@ def test_a_later_message_that_is_no_request_ends_it(message: bytes) -> None:
         assert process.wait(BOUND_S) == 1
 
 
+def test_a_command_whose_descriptors_did_not_all_arrive_is_refused_and_the_next_is_served() -> None:
+    process, ours = spawn()
+    with ours, listener() as made, closing_pidfd() as command:
+        ours.send(wire.config_message(wire.Config({})))
+        assert b"hello" in ours.recv(wire.MAX_MESSAGE_BYTES)
+        serve = wire.Serve(1, "w", "p", ("a.test",), (), ("proxy",))
+        ours.send(wire.serve_message(serve))
+        assert wire.decode(ours.recv(wire.MAX_MESSAGE_BYTES))[0] == "refused"
+        socket.send_fds(ours, [wire.serve_message(serve)], [command, made.fileno()])
+        assert wire.decode(ours.recv(wire.MAX_MESSAGE_BYTES)) == ("serving", {"id": 1})
+    assert process.wait(BOUND_S) == 0
+
+
 def test_it_ends_with_the_runners_socket() -> None:
     process, ours = spawn()
     with ours:
