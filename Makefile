@@ -6,7 +6,8 @@ RUN := $(PY) -X utf8
 PYTEST_ARGS ?=
 WORKERS ?= 2
 
-.PHONY: help setup programs demo run test lint types unit bench parity inspector lock image image-base wheelhouse clean
+.PHONY: help setup programs demo run test lint types unit bench load parity inspector lock \
+  image image-base wheelhouse up down integration clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,6 +42,9 @@ unit: programs ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
 	@$(RUN) -m benchmarks $(BENCH_ARGS)
 
+load: programs ## many clients, each answer checked, ten minutes; LOAD_ARGS="--seconds 60"
+	@$(RUN) -m tests.contained $(RUN) -m benchmarks.load $(LOAD_ARGS)
+
 parity: programs ## V4A engine against the pinned upstream (CODEX_BIN=FILE)
 	@$(RUN) -m tests.parity $(PARITY_ARGS)
 
@@ -58,6 +62,15 @@ image-base: # a base like debian:trixie-slim, for machines that reach no registr
 
 wheelhouse: # wheels for the image, for builds that reach no package index
 	@image/wheelhouse.sh $(or $(BASE_IMAGE),codespace-base:trixie)
+
+up: ## start the image as TAG=codespace:latest with the least privilege, from deploy/local
+	@deploy/up.sh $(TAG)
+
+down: # end what `make up` started
+	@deploy/down.sh
+
+integration: programs ## the image's tests; as root on Debian sets the engine up; PYTEST_ARGS="-k words"
+	@$(RUN) -m tests.integration.engine $(RUN) -m pytest tests/integration $(PYTEST_ARGS)
 
 clean: ## removes the environment and every cache
 	rm -rf .venv .setup.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -143,16 +143,17 @@ def make_actors(server: Server, world: World, load: Load) -> list[Actor]:
     return actors
 
 
-async def play(actor: Actor, until: float) -> None:
-    """Scene after scene until `until` (monotonic). After a wrong answer this client stops: it no longer knows what is
-    true."""
+async def play(actor: Actor, until: float, *, all_once: bool = False) -> None:
+    """Scene after scene until `until` (monotonic), with `all_once` each of them first. After a wrong answer this client
+    stops: it no longer knows what is true."""
     names = list(SCENES)
+    first = iter(names if all_once else ())
     weights = [weight for _, weight in SCENES.values()]
     name = "connect"
     try:
         await actor.client.open()
-        while time.monotonic() < until:
-            (name,) = actor.rng.choices(names, weights)
+        while (due := next(first, "")) or time.monotonic() < until:
+            (name,) = [due] if due else actor.rng.choices(names, weights)
             try:
                 await SCENES[name][0](actor)
             except Evicted:
@@ -166,12 +167,13 @@ async def play(actor: Actor, until: float) -> None:
             await actor.client.close()
 
 
-async def drive(actors: list[Actor], seconds: float) -> None:
-    """All clients at once. Raises what none of them should."""
+async def drive(actors: list[Actor], seconds: float, *, all_once: int = 0) -> None:
+    """All clients at once; the first `all_once` begin with every scene, so that whatever a server keeps for each
+    workspace is there. Raises what none of them should."""
     until = time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
-        for actor in actors:
-            group.create_task(play(actor, until))
+        for number, actor in enumerate(actors):
+            group.create_task(play(actor, until, all_once=number < all_once))
 
 
 async def quiet(server: Server, at_s: float, may_remember: int, before: Sample | None = None) -> Sample:
@@ -283,7 +285,7 @@ async def run(load: Load) -> Outcome:
             actors = make_actors(server, outcome.world, load)
             warm_up_s = min(WARM_UP_S, load.seconds / 4)
             async with watched(server, began, outcome, samples):
-                await drive(actors, warm_up_s)
+                await drive(actors, warm_up_s, all_once=load.workspaces)
                 before = await quiet(server, 0.0, load.workspaces)
                 await drive(actors, load.seconds - warm_up_s)
                 outcome.seconds = time.monotonic() - began
