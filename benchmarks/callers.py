@@ -6,6 +6,7 @@ blocking socket, on standard input and output a pair of pipes. Refuses to know: 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -163,6 +164,16 @@ def raw_stdio(command: Sequence[str]) -> Iterator[Caller]:
                 process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def ignore_client_noise(loop: asyncio.AbstractEventLoop) -> None:
+    """anyio's streams wake a reader that was cancelled in the same turn of the loop, which asyncio reports."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
 
 
 def environment() -> dict[str, str]:

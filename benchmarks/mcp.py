@@ -7,6 +7,7 @@ code. The start alone, without MCP, is measured beside it: in this process, by t
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +20,7 @@ from benchmarks.callers import (
     RAW_HTTP,
     RAW_PIPES,
     Caller,
+    ignore_client_noise,
     official_http,
     official_stdio,
     raw_http,
@@ -130,6 +132,7 @@ async def _commands(found: Servers, pairs: Pairs, options: Options) -> list[Tabl
 
 
 async def measure(options: Options) -> list[Table]:
+    ignore_client_noise(asyncio.get_running_loop())
     with servers() as found:
         async with AsyncExitStack() as stack:
             pairs = await _connect(found, stack)

@@ -7,6 +7,7 @@ disk. Figures name their client.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import sqlite3
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.callers import OFFICIAL, RAW_HTTP, Caller, official_http, raw_http
+from benchmarks.callers import OFFICIAL, RAW_HTTP, Caller, ignore_client_noise, official_http, raw_http
 from benchmarks.mcp import OURS, REFERENCE, calling, timed
 from benchmarks.measure import Bound, Contender, Options, Table, interleave
 from benchmarks.sdk_server import TOOL as EMPTY
@@ -104,5 +105,6 @@ async def _tables(found: Servers, options: Options) -> list[Table]:
 
 
 async def measure(options: Options) -> list[Table]:
+    ignore_client_noise(asyncio.get_running_loop())
     with servers() as found:
         return await _tables(found, options)
