@@ -23,7 +23,7 @@ SECCOMP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 # What the image has of its own: a mount over one of these would break it, and a root there is the program's to refuse.
 _OF_THE_IMAGE = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin",
                  "/sys", "/tmp", "/usr", "/var")  # fmt: skip
-_PASSED = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "TERM")
+_PASSED = ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "TERM")
 
 
 def least_privilege(seccomp: str = SECCOMP) -> list[str]:
