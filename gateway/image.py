@@ -27,17 +27,22 @@ def refuse_root() -> None:
         raise ConfigurationError("the image does not run as root", "uid 0", _RUN_AS)
 
 
-def check_root_inside(file: str, key: str, root: str, status: os.stat_result, profile: Profile) -> None:
+def check_root_inside(
+    file: str, key: str, root: str, status: os.stat_result, profile: Profile, *, shut: bool = False
+) -> None:
     """A root inside the image must be mounted, and writable where its profile writes. Raises `RegistryRefused`.
 
-    `status`: of `root`. A directory of the image's own would vanish with the container.
+    `status`: of `root`. `shut`: only its owner's own permission is lacking, which is given back.
+    A directory of the image's own would vanish with the container.
     """
     if status.st_dev == os.stat("/").st_dev:
         remedy = f"add --volume HOST_DIRECTORY:{root}, with the directory on the host"
         raise RegistryRefused(file, key, f"{root} is not mounted into the container", remedy)
-    if profile == "workspace-write" and not os.access(root, os.W_OK | os.X_OK):
+    read_only = bool(os.statvfs(root).f_flag & os.ST_RDONLY)
+    closed = read_only or (not shut and not os.access(root, os.W_OK | os.X_OK))
+    if profile == "workspace-write" and closed:
         uid, gid = os.geteuid(), os.getegid()
-        if os.statvfs(root).f_flag & os.ST_RDONLY:
+        if read_only:
             remedy = "take :ro off the volume, or make the profile read-only"
         else:
             remedy = (

@@ -13,6 +13,13 @@ import os
 from dataclasses import dataclass
 
 from gateway.errors import AlreadyServed, Code, OperatorError, StartFailed, ToolError
+from gateway.root_access import REMEDY, enterable, readable
+
+_CLOSED = (
+    f"a command may have taken permission away; the operator gives it back with {REMEDY} on that directory, or by "
+    "reloading the registry"
+)
+_CLOSED_DETAILS = {"reason": "root_unreadable", "errno": "EACCES", "remedy": f"{REMEDY} on the workspace's root"}
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,33 @@ class DirectoryLock:
         os.close(self.descriptor)
 
     def verify(self, workspace_id: str) -> None:
-        """Raises `ToolError` FILE_OPERATION_FAILED (`reason: root_replaced`) where the path no longer leads to the
-        directory that is locked: nothing protects the one it leads to now. Blocks on the file system."""
+        """Raises `ToolError` FILE_OPERATION_FAILED: `reason: root_replaced` where the path no longer leads to the
+        directory that is locked, since nothing protects the one it leads to now; `reason: root_unreadable` where this
+        program may not list it. Blocks on the file system."""
+        self._verify_same(workspace_id)
+        if not readable(self.path):
+            raise ToolError(
+                Code.FILE_OPERATION_FAILED,
+                f'the root of workspace "{workspace_id}" cannot be read (EACCES): {_CLOSED}',
+                details={"workspace_id": workspace_id, **_CLOSED_DETAILS},
+            )
+
+    def verify_to_run(self, workspace_id: str, *, as_owner: bool) -> None:
+        """As `verify`, but PROCESS_SPAWN_FAILED (`reason: root_unreadable`) where no command can start in it; one that
+        can may repair the rest. `as_owner`: commands have no more rights than the root's owner."""
+        status = self._verify_same(workspace_id)
+        if not enterable(self.path, status, as_owner=as_owner):
+            raise ToolError(
+                Code.PROCESS_SPAWN_FAILED,
+                f'no command can enter the root of workspace "{workspace_id}" (EACCES): {_CLOSED}',
+                details={"workspace_id": workspace_id, "stage": "chdir", **_CLOSED_DETAILS},
+            )
+
+    def _verify_same(self, workspace_id: str) -> os.stat_result:
         try:
             status = os.stat(self.path, follow_symlinks=False)
             if (status.st_dev, status.st_ino) == (self.device, self.inode):
-                return
+                return status
             now = "another directory or file"
         except OSError as error:
             now = errno.errorcode.get(error.errno or 0, "nothing")
@@ -75,10 +103,13 @@ def _refusal(error: OSError, descriptor: int, path: str, what: str) -> OperatorE
     holder = _holder(descriptor)
     os.close(descriptor)
     if error.errno == errno.EWOULDBLOCK:
+        # Whose it is cannot be told: another codespace program holds it in this way, and so does any `flock DIRECTORY`.
+        by = f"process {holder}" if holder else "a process that cannot be named from here"
+        see = f"look at it with `ps -p {holder}`; if" if holder else f"find it with `fuser -v {path}`; if"
         return AlreadyServed(
-            f"the {what} is already served by another codespace program" + (f" (pid {holder})" if holder else ""),
+            f"the {what} is locked (flock) by {by}",
             path,
-            "stop that program, or use it instead of starting a second one",
+            f"{see} it is a codespace program, stop it or use it; otherwise let it end or release the lock",
         )
     return StartFailed(
         f"the {what} cannot be locked ({errno.errorcode.get(error.errno or 0, '?')})",

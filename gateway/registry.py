@@ -17,6 +17,7 @@ from gateway.answers import Profile
 from gateway.errors import Code, RegistryRefused, ToolError
 from gateway.image import check_root_inside
 from gateway.registry_file import RegistryFile, WorkspaceEntry, read_registry_file
+from gateway.root_access import REMEDY, lacking, readable
 from runner.api import Limits, WorkspaceRef, WorkspaceTerms
 
 EnvironmentKind = Literal["host", "linux-container"]
@@ -42,7 +43,10 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Workspace:
-    """One entry, checked. `root`: canonical. `device`/`inode`: of that root when it was checked."""
+    """One entry, checked. `root`: canonical. `device`/`inode`: of that root when it was checked.
+
+    `shut`: its owner lacked permission on it then, which a command can do; locking it for service gives it back.
+    """
 
     workspace_id: str
     root: str
@@ -60,6 +64,7 @@ class Workspace:
     protect: tuple[str, ...]
     mounts_read_only: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    shut: bool = False
 
     def ref(self) -> WorkspaceRef:
         """What a reading request names."""
@@ -150,8 +155,9 @@ def _workspace(
         raise RegistryRefused(file, f"{key}.sandbox", "the image never runs commands unsandboxed", "remove the key")
     root = os.path.realpath(entry.root)
     status = _check_root(file, f"{key}.root", root, guarded)
+    shut = lacking(status, writes=guarded.in_image and entry.profile == "workspace-write") != 0
     if guarded.in_image:
-        check_root_inside(file, f"{key}.root", root, status, entry.profile)
+        check_root_inside(file, f"{key}.root", root, status, entry.profile, shut=shut)
     return Workspace(
         workspace_id=workspace_id,
         root=root,
@@ -169,6 +175,7 @@ def _workspace(
         protect=tuple(dict.fromkeys(entry.protect)),
         mounts_read_only=tuple(dict.fromkeys(entry.mounts_read_only)),
         env=MappingProxyType(dict(entry.env)),
+        shut=shut,
     )
 
 
@@ -185,7 +192,7 @@ def _check_root(file: str, key: str, root: str, guarded: Guarded) -> os.stat_res
         raise refuse("leads to a name that is not UTF-8", "rename that directory") from None
     if not os.path.isdir(root):
         raise refuse(f"{root} is not a directory", "name the project's directory")
-    if not os.access(root, os.R_OK | os.X_OK):
+    if not lacking(status) and not readable(root):
         raise refuse(f"{root} cannot be read by uid {os.geteuid()}", "grant that user read and search permission")
     if root == "/":
         raise refuse("the root is /", "name the project's own directory")
@@ -260,6 +267,9 @@ def effective_permissions(registry: Registry) -> str:
         read = workspace.environment == "host"
         lines.append(f"{workspace.workspace_id}")
         lines.append(f"  root         {workspace.root}")
+        if workspace.shut:
+            lines.append(f"  WARNING      its owner lacks permission on the root: {REMEDY} {workspace.root}")
+            lines.append("               a start or reload of serve does so; a command may have taken it away")
         lines.append(f"  environment  {workspace.environment_id} ({workspace.environment})")
         lines.append(
             f"  profile      {workspace.profile}: read {_word(read)}, write {_word(write)}, exec {_word(write)}"

@@ -66,7 +66,8 @@ class _Helper:
 
     @classmethod
     async def start(cls, command: Sequence[str], root: str, journal_dir: str, liveness: Sequence[int]) -> _Helper:
-        """Raises `RunnerError` (RUNNER_UNAVAILABLE) where it cannot start, `NotExecutable` where it is no program."""
+        """Raises `RunnerError` where it cannot start (RUNNER_UNAVAILABLE; FILE_OPERATION_FAILED for a root that cannot
+        be opened), `NotExecutable` where it is no program."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -97,7 +98,7 @@ class _Helper:
             raise
         if "hello" not in first:
             await helper.end()
-            raise _unavailable(f"{first['failed']['message']} ({first['failed']['errno']})")
+            raise _failed_start(first["failed"])
         helper.confinement = first["hello"]["confinement"]
         return helper
 
@@ -392,6 +393,23 @@ def _cut_off(lost: HelperLost, status: str, reason: str) -> RunnerError:
         f"the patch helper was lost while it applied the patch ({lost}): {reason}.",
         retryable=status == "failed_rolled_back",
         details={"status": status},
+    )
+
+
+def _failed_start(failed: Mapping[str, str]) -> RunnerError:
+    name = failed["errno"]
+    if failed["of"] != "root" or getattr(errno, name, 0) in _PASSING:
+        return _unavailable(f"{failed['message']} ({name})")
+    closed = name in ("EACCES", "EPERM")
+    remedy = "run chmod u+rwx on the workspace's root" if closed else "put the root back, or correct the registry"
+    return RunnerError(
+        ErrorCode.FILE_OPERATION_FAILED,
+        f"the root of the workspace cannot be opened ({name}), so nothing was changed: the operator can {remedy}.",
+        details={
+            "reason": "root_unreadable" if closed else "root_replaced",
+            "errno": name,
+            "remedy": remedy,
+        },
     )
 
 

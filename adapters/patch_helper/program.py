@@ -40,13 +40,20 @@ RECYCLE_KIB = 64 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class RootClosed(OSError):
+    """The root itself cannot be opened: a fact about the workspace, none about this program."""
+
+
 class Workspace:
     """The two directories, and what one request does with them."""
 
     def __init__(self, root: str, journal_dir: str, steps: Steps) -> None:
         self._root = root
         os.makedirs(journal_dir, mode=0o700, exist_ok=True)
-        self.root_fd = os.open(root, _DIRECTORY)
+        try:
+            self.root_fd = os.open(root, _DIRECTORY)
+        except OSError as error:
+            raise RootClosed(error.errno, error.strerror) from error
         self.journal_fd = os.open(journal_dir, _DIRECTORY)
         self._steps = steps
         self._journal = Journal(self.journal_fd, steps)
@@ -169,7 +176,8 @@ def serve(root: str, journal_dir: str, parent_pid: int, steps: Steps) -> int:
         confinement = confine((workspace.root_fd, workspace.journal_fd))
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "unknown")
-        _send(answers, {"failed": {"errno": name, "message": f"the patch helper cannot start: {error.strerror}"}})
+        of = "root" if isinstance(error, RootClosed) else "helper"
+        _send(answers, {"failed": {"of": of, "errno": name, "message": f"cannot start: {error.strerror}"}})
         return 1
     _send(answers, {"hello": {"confinement": confinement}})
     for request in _requests(0):

@@ -14,6 +14,7 @@ from gateway.errors import ToolError
 from gateway.locks import lock_directory
 from gateway.policy import Action, check
 from gateway.registry import load_registry
+from gateway.root_access import open_to_owner
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def exec_once(parts: Parts, *, registry: Path | None, workspace_id: str, argv: l
         check(workspace, Action.EXEC)
     except ToolError as error:
         raise Failed(error.code.value, workspace_id, error.message) from None
-    lock = lock_directory(workspace.root, f"root of workspace {workspace_id}")
+    what = f"root of workspace {workspace_id}"
+    open_to_owner(workspace.root, workspace.device, workspace.inode, what, shut=workspace.shut)
+    lock = lock_directory(workspace.root, what)
     try:
         return parts.run_once(workspace, argv, tty=tty)
     finally:

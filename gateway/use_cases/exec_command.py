@@ -47,7 +47,7 @@ async def exec_command(
             return await asyncio.shield(known)
     call = held_exec(workspace_id, command, tty, request_key)
     await gate(workspace, call)
-    await services.verify_root(workspace)
+    await services.verify_root(workspace, to_run=True)
     # Nothing is awaited between this second look at the key and its entry: two callers with one key are one dispatch.
     if request_key is not None:
         known = services.request_keys.find(workspace_id, request_key, request)

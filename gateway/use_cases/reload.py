@@ -13,6 +13,7 @@ from collections.abc import Callable
 from gateway.errors import OperatorError, StartFailed, ToolError
 from gateway.leases import Lease
 from gateway.registry import Registry
+from gateway.root_access import open_to_owner
 from gateway.store.database import StoreFailed
 from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.services import Services
@@ -20,12 +21,18 @@ from runner.api import RunnerError, TerminateProcess
 
 
 def lock_roots(services: Services, registry: Registry) -> None:
-    """Locks every root, or none that was not locked before. Raises `AlreadyServed`, `StartFailed`. Blocks."""
+    """Locks every root, or none that was not locked before; one closed to its owner is opened. Raises
+    `AlreadyServed`, `StartFailed`. Blocks."""
     fresh: list[tuple[int, int]] = []
     try:
         for workspace in registry:
             what = f"root of workspace {workspace.workspace_id}"
-            if services.locks.acquire(workspace.root, workspace.device, workspace.inode, what):
+            place = (workspace.root, workspace.device, workspace.inode, what)
+            if open_to_owner(*place, shut=workspace.shut):
+                services.log.warning(
+                    "root_permission_restored", workspace_id=workspace.workspace_id, reason="its owner was shut out"
+                )
+            if services.locks.acquire(*place):
                 fresh.append((workspace.device, workspace.inode))
     except OperatorError:
         for key in fresh:

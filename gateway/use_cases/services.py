@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
@@ -59,8 +60,9 @@ class Services:
         self.audit.record(AuditRecord("decision", tool, workspace_id, "allowed"))
         return workspace
 
-    async def verify_root(self, workspace: Workspace) -> None:
-        """The root is still the directory that is locked. Raises `ToolError` (`reason: root_replaced`)."""
+    async def verify_root(self, workspace: Workspace, *, to_run: bool = False) -> None:
+        """The root is still the directory that is locked, and open to us, or with `to_run` to a command. Raises
+        `ToolError` (`reason: root_replaced` or `root_unreadable`)."""
         lock = self.locks.get(workspace.device, workspace.inode)
         if lock is None:
             raise ToolError(
@@ -69,7 +71,10 @@ class Services:
                 details={"workspace_id": workspace.workspace_id},
             )
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self.threads, lock.verify, workspace.workspace_id)
+        look = partial(lock.verify, workspace.workspace_id)
+        if to_run:
+            look = partial(lock.verify_to_run, workspace.workspace_id, as_owner=workspace.sandbox == "required")
+        await loop.run_in_executor(self.threads, look)
 
     # --- the runner ---------------------------------------------------------------------------------------------------
     def present_runner(self) -> tuple[Runner, str]:

@@ -252,9 +252,33 @@ async def test_a_root_that_is_gone_is_an_error_with_its_reason(engine: PatchHelp
     demo.root.rename(demo.root.parent / "old")
     got = await outcome(engine, demo.request(CHANGE))
     assert isinstance(got, RunnerError)
-    assert got.code is ErrorCode.RUNNER_UNAVAILABLE
-    assert "ENOENT" in got.message
+    assert got.code is ErrorCode.FILE_OPERATION_FAILED
+    assert (got.details["reason"], got.details["errno"]) == ("root_replaced", "ENOENT")
     demo.root.mkdir()
+
+
+@pytest.mark.covers("PATCH-4")
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o200, 0o300])
+def test_a_root_that_is_closed_to_its_owner_is_no_fault_of_the_helper(mode: int) -> None:
+    with workspace() as made:
+        made.put("a", "1\n")
+        for path in (made.root.parent, made.root, made.root / "a"):
+            os.chown(path, ORDINARY_UID, ORDINARY_UID)
+
+        async def patched() -> list[str]:
+            engine = PatchHelperEngine()
+            try:
+                told = []
+                for now in (mode, 0o700):
+                    made.root.chmod(now)
+                    got = await outcome(engine, made.request(patch(*update("a", "@@", "-1", "+2"))))
+                    told.append(got.status if isinstance(got, PatchApplied) else f"{got.code} {got.details['remedy']}")
+                return told
+            finally:
+                await engine.close()
+
+        told = run_as(ORDINARY_UID, lambda: asyncio.run(patched()))
+        assert told == ["FILE_OPERATION_FAILED run chmod u+rwx on the workspace's root", "applied"]
 
 
 @pytest.mark.covers("PATCH-4")

@@ -179,7 +179,7 @@ def test_exec_is_refused_while_an_appliance_serves_the_root(folder: Path) -> Non
         (folder / "registry.json").write_text((program.folder / "registry.json").read_text())
         done = codespace(folder, "exec", "demo", "--", "true")
     assert done.returncode == 1
-    assert f"already served by another codespace program (pid {program.process.pid})" in done.stderr
+    assert f"is locked (flock) by process {program.process.pid}" in done.stderr
 
 
 # --- doctor and registry ----------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def test_a_second_appliance_is_refused_whatever_it_shares(folder: Path) -> None:
         theirs, ours = program.folder, folder
         for sock, data, said in (
             (theirs / "mcp.sock", ours / "data", "another program serves this socket"),
-            (ours / "s", theirs / "data", "the data directory is already served"),
-            (ours / "s", ours / "data", "root of workspace demo is already served"),
+            (ours / "s", theirs / "data", "the data directory is locked"),
+            (ours / "s", ours / "data", "root of workspace demo is locked"),
         ):
             arguments = ("--registry", str(theirs / "registry.json"), "--socket", str(sock), "--data-dir", str(data))
             done = codespace(folder, "serve", *arguments)

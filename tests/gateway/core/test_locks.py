@@ -34,10 +34,12 @@ def another_program_on(path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_directory_that_another_program_serves_is_refused_until_that_one_dies(tmp_path: Path) -> None:
     with another_program_on(tmp_path) as holder:
         with pytest.raises(
-            AlreadyServed, match=rf"root of workspace demo is already served .*pid {holder.pid}"
+            AlreadyServed, match=rf"root of workspace demo is locked \(flock\) by process {holder.pid}"
         ) as error:
             lock_directory(str(tmp_path), "root of workspace demo")
         assert str(tmp_path) in str(error.value)
+        assert "already served" not in str(error.value), "the holder here is no codespace program"
+        assert f"ps -p {holder.pid}" in error.value.remedy
     lock_directory(str(tmp_path), "root").release()
 
 
