@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from gateway.cli.inbox_client import inbox, print_json, print_table, shown, shown_lines
 
+LIVE = ("pending", "granted", "resuming")
+
 
 # --- holds ------------------------------------------------------------------------------------------------------------
 def list_holds(socket: Path, workspace: str | None, *, every: bool, as_json: bool) -> int:
-    found = inbox(socket, "GET", "holds", query=_of(workspace))
-    if not every:
-        found = [hold for hold in found if hold["state"] not in ("denied", "consumed")]
+    wanted = [{}] if every else [{"state": state} for state in LIVE]  # an old live hold may be beyond the newest of all
+    found = [hold for query in wanted for hold in inbox(socket, "GET", "holds", query={**_of(workspace), **query})]
+    found.sort(key=lambda hold: hold["approval_id"], reverse=True)
     if as_json:
         print_json(found)
     else:

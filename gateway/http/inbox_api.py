@@ -16,6 +16,7 @@ from gateway.application import Application
 from gateway.errors import Code, ToolError
 from gateway.steering import Delivery, IntentKind
 from gateway.store.approvals import State
+from gateway.store.works import MAX_LISTED
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -112,14 +113,14 @@ async def _holds(application: Application, call: Call) -> tuple[HoldListed, ...]
             details={"argument": "state"},
         )
     states: tuple[State, ...] = tuple(s for s in get_args(State) if s == state)
-    return await application.list_holds(call.query.get("workspace_id"), states)
+    return await application.list_holds(call.query.get("workspace_id"), states, MAX_LISTED)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/inbox/works",
-        "Works, newest first.",
+        f"The newest {MAX_LISTED} works, newest first.",
         tuple[WorkListed, ...],
         lambda app, call: app.inbox.listed(call.query.get("workspace_id")),
         query=WORKSPACE,
@@ -205,7 +206,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/inbox/holds",
-        "Holds, newest first, without what they are for.",
+        f"The newest {MAX_LISTED} holds, newest first, without what they are for.",
         tuple[HoldListed, ...],
         _holds,
         query={**WORKSPACE, "state": f"Only those in this state: {', '.join(get_args(State))}."},

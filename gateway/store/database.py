@@ -21,6 +21,10 @@ from gateway.errors import StartFailed
 
 T = TypeVar("T")
 FILE_NAME = "codespace.sqlite"
+BUSY_WAIT_MS = 5_000
+"""How long a transaction waits for another program's lock on the file."""
+ERASE_WAIT_MS = 250
+"""How long an erasure waits for another program that reads the file."""
 
 
 class StoreFailed(Exception):
@@ -88,7 +92,9 @@ class Database:
         # SQLite gives -wal and -shm the mode of the file (sqlite.org/src, findCreateFileMode).
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         os.chmod(self._path, 0o600)
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_WAIT_MS / 1000, isolation_level=None, check_same_thread=False
+        )
         self._write_connection = connection
         connection.row_factory = sqlite3.Row
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -159,7 +165,12 @@ class Database:
             raise StoreFailed("it is closed")
         try:
             # Pages that were freed are zeroed in the file by secure_delete; older copies of them are in the log alone.
-            busy, _, _ = self._write_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # A reader of ours is done in no time; somebody else's must not hold up every write.
+            self._write_connection.execute(f"PRAGMA busy_timeout={ERASE_WAIT_MS}")
+            try:
+                busy, _, _ = self._write_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._write_connection.execute(f"PRAGMA busy_timeout={BUSY_WAIT_MS}")
         except sqlite3.Error as error:
             raise StoreFailed(str(error)) from error
         return not busy

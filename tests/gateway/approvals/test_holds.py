@@ -455,7 +455,6 @@ async def test_a_reader_in_the_way_delays_the_erasure_to_the_next_end(tmp_path: 
 
     async with held(tmp_path) as c:
         first, second = await hold_of(c, patch="secret-1-"), await hold_of(c, patch="secret-2-")
-        c.application._database._write_connection.execute("PRAGMA busy_timeout=1")
         reader = sqlite3.connect(c.base / "data" / "codespace.sqlite", isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM approvals").fetchone()
