@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from runner.api import (
+    MAX_STDIN_BYTES,
     ApplyPatch,
     Describe,
     EnvironmentSupport,
@@ -185,6 +186,13 @@ class RunnerService:
                 "data contains an unpaired surrogate, which has no UTF-8 form; nothing was written",
                 details={"argument": "data"},
             ) from None
+        if len(data) > MAX_STDIN_BYTES:
+            raise RunnerError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"data is {len(data)} bytes long and {MAX_STDIN_BYTES} are allowed at once; nothing was written: send "
+                "it in pieces, or put it in a file",
+                details={"argument": "data", "max_bytes": MAX_STDIN_BYTES},
+            )
         written = await process.write_stdin(data, eof=request.eof)
         return StdinWritten(process_id=request.process_id, written_bytes=written)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.api import ErrorCode, ResizeProcess, RunnerError
+from runner.api import MAX_STDIN_BYTES, ErrorCode, ResizeProcess, RunnerError
 from tests.contract.rig import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,6 +27,17 @@ async def test_a_large_input_goes_through_whole(rig: Rig) -> None:
     text = "0123456789abcdef" * 65536
     assert await rig.write(process_id, text, eof=True) == len(text)
     assert (await rig.output(process_id)).strip() == str(len(text))
+
+
+@pytest.mark.covers("PROC-9")
+async def test_more_input_than_is_allowed_at_once_is_refused_whole(rig: Rig) -> None:
+    process_id = await rig.sh("wc -c")
+    for data in ("x" * (MAX_STDIN_BYTES + 1), "\u00e4" * (MAX_STDIN_BYTES // 2 + 1)):
+        with pytest.raises(RunnerError) as caught:
+            await rig.write(process_id, data, eof=True)
+        assert (caught.value.code, caught.value.details["argument"]) == (ErrorCode.INVALID_ARGUMENT, "data")
+    assert await rig.write(process_id, "\u00e4" * (MAX_STDIN_BYTES // 2), eof=True) == MAX_STDIN_BYTES
+    assert await rig.output(process_id) == f"{MAX_STDIN_BYTES}\n"
 
 
 @pytest.mark.covers("PROC-9")
