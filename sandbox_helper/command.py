@@ -8,13 +8,14 @@ that child is forked. Refuses to know how its surroundings were made. Called by 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
 
 from sandbox_helper import limits, posture, terminal
 from sandbox_helper import syscalls as sc
-from sandbox_helper.protocol import Plan, Run
+from sandbox_helper.protocol import INTERPRETER_MISSING, Plan, Run
 from sandbox_helper.status import Reporter, VerifyFailed
 
 _REPORT_FD = 3
@@ -44,9 +45,12 @@ def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
     _enter_place(plan, reporter)
     reporter.enter("exec")
     # The session and descriptors 0, 1, 2 only are Popen's part; signals are as the server left them, all default.
-    command = subprocess.Popen(
-        run.argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
-    )
+    try:
+        command = subprocess.Popen(
+            run.argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
+        )
+    except FileNotFoundError as error:
+        raise _explained(error, plan, run) from error
     os.chdir("/")
     _kept.append(command)
     return command.pid
@@ -71,7 +75,20 @@ def _become(plan: Plan, run: Run, streams: Streams | None, reporter: Reporter, s
         posture.print_own()
         os._exit(0)
     # execvpe(3)'s search, in the command's own PATH.
-    os.execvpe(run.argv[0], run.argv, dict(plan.env))
+    try:
+        os.execvpe(run.argv[0], run.argv, dict(plan.env))
+    except FileNotFoundError as error:
+        raise _explained(error, plan, run) from error
+
+
+def _explained(error: OSError, plan: Plan, run: Run) -> OSError:
+    """exec says ENOENT of the program and of its interpreter alike; a look tells them apart. The place is the
+    command's own, which a lie about it harms alone."""
+    program = run.argv[0]
+    places = (program,) if b"/" in program else _in_path(program, plan)
+    if any(os.access(place, os.X_OK) and os.path.isfile(place) for place in places):
+        return OSError(errno.ENOENT, INTERPRETER_MISSING, program)
+    return OSError(errno.ENOENT, os.strerror(errno.ENOENT), program)
 
 
 def _enter_place(plan: Plan, reporter: Reporter) -> None:
@@ -96,3 +113,7 @@ def _place_descriptors(streams: Streams, reporter: Reporter) -> None:
 
 def _above_standard(fd: int) -> int:
     return fd if fd > _REPORT_FD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1)
+
+
+def _in_path(program: bytes, plan: Plan) -> tuple[bytes, ...]:
+    return tuple(os.path.join(os.fsencode(directory), program) for directory in os.get_exec_path(dict(plan.env)))

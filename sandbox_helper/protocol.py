@@ -37,6 +37,9 @@ With `leaf` one more follows: the directory of the control group that the child 
 SET_UP_FAILED = 125
 """The exit status of `run --plan` for a command that never ran; standard error then holds the failure in JSON."""
 
+INTERPRETER_MISSING = "the program exists, but the interpreter that its first line names (#!), or its loader, does not"
+"""The message of a failed `exec` that says ENOENT of something else than the program."""
+
 PLACEHOLDER_MODE = 0o000
 PLACEHOLDER_MTIME_S = 1_000_000_007
 """An empty regular file with one name, this mode and this time is a placeholder of ours for an absent protected name:

@@ -2,7 +2,9 @@
 
 A mount covers what it was put on. Inside, nobody can move that; outside, the user's own editor can put another file in
 its place, or rename a directory above it, and the name is then free. inotify on the directories of the names says that
-something happened; only a look at device and inode decides. Refuses to judge who did it. Used by the process.
+something happened; only a look at device and inode decides. A directory that lets nobody in proves nothing, and nothing
+in it can be replaced by its owner either; it is looked into again once its permissions change. Refuses to judge who did
+it. Used by the process.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from collections.abc import Callable, Iterable
 
 from sandbox_helper.protocol import Cover
 
-_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x40, 0x80, 0x100, 0x200
+_IN_ATTRIB, _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x4, 0x40, 0x80, 0x100, 0x200
 _IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
-_MASK = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR | _IN_DONT_FOLLOW
+_MASK = _IN_ATTRIB | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR | _IN_DONT_FOLLOW
 
 POLL_S = 0.25
-"""How often the names are looked at where inotify is not to be had."""
+"""How often the names are looked at where inotify is not to be had, or a directory cannot be read."""
 
 _libc = ctypes.CDLL(None)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
@@ -69,7 +71,7 @@ class CoverWatch:
                 self._fd = -1
 
     def _open(self) -> int:
-        """An inotify descriptor; -1 where the machine's limits give none, so that looking now and then has to do."""
+        """An inotify descriptor; -1 where machine or directory give none, so that looking now and then has to do."""
         fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if fd < 0:
             return -1
@@ -91,6 +93,8 @@ class CoverWatch:
         for cover in self._covers:
             try:
                 status = os.stat(os.path.join(self._root, cover.name), follow_symlinks=False)
+            except PermissionError:
+                continue  # says nothing of the name; a directory above it that was replaced is a cover of its own
             except OSError:
                 return cover.name
             if (status.st_dev, status.st_ino) != (cover.device, cover.inode):

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adapters.linux_sandbox import cgroups, placeholders, report
+from adapters.linux_sandbox import cgroups, report
 from adapters.linux_sandbox.cgroups import Leaf, NoSubtree, Subtree
 from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
@@ -34,6 +33,7 @@ from adapters.linux_sandbox.probing import (
 )
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
+from adapters.linux_sandbox.roots import Roots
 from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
@@ -67,8 +67,7 @@ class LinuxSandboxLauncher:
         self._by_root: dict[tuple[str, str], Probe] = {}
         self._outside: dict[str, str] = {}
         self._plans: dict[tuple[str, bool], KnownPlan] = {}
-        self._live: Counter[str] = Counter()
-        self._littered: set[str] = set()
+        self._roots = Roots()
         self._running: dict[int, SandboxedProcess] = {}
         self._told: set[int] = set()
         """Every PID 1 that a helper has told of, until it is reaped: no orphan, whatever becomes of the helper."""
@@ -153,6 +152,8 @@ class LinuxSandboxLauncher:
                 return Probe(helper, abilities, found)
             status = await _root_status(terms)
             weaker = weaken(abilities, said, (status.st_uid, status.st_gid))
+            if weaker is None and said.stage == "chdir":
+                raise _launch_failed(said)  # the sandbox stands; it is the workspace that lets nobody in
             if weaker is None:
                 feature, remedy = ("identity", IDENTITY) if is_idmap_failure(said) else remedy_for(said)
                 message = f"the sandbox cannot be made: {said.stage}: {said.message} {said.path}".rstrip()
@@ -330,7 +331,7 @@ class LinuxSandboxLauncher:
             message = f"no control group for the command: {error.strerror or error}"
             raise LaunchFailed("limits", _name(error), message, path=error.filename) from error
         run = Run(0, "", argv, request.tty_size, "exec", leaf is not None)
-        self._live[terms.root] += 1
+        await self._roots.enter(terms.root)
         made: SandboxedProcess | None = None
         try:
             started = await helper.run(known.plan, known.id, run, [*channels.for_child(), *_fds(leaf)])
@@ -341,8 +342,7 @@ class LinuxSandboxLauncher:
             self._told.add(started.pid)
             hand_over = HandOver(self._proxy, terms, request.process_id, started.pidfd)
             said = await channels.read_report(hand_over)
-            if any(cover.placeholder for cover in said.covers):
-                self._littered.add(terms.root)
+            self._roots.litter(terms.root, [cover.name for cover in said.covers if cover.placeholder])
             if not said.executing:
                 await reap_pidfd(started.pidfd, kill=True)
                 self._told.discard(started.pid)
@@ -351,7 +351,7 @@ class LinuxSandboxLauncher:
             async def ended() -> None:
                 self._running.pop(started.pid, None)
                 self._told.discard(started.pid)
-                await self._clean(terms)
+                await self._roots.leave(terms.root)
 
             made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended, leaf)
             self._running[started.pid] = made
@@ -367,16 +367,11 @@ class LinuxSandboxLauncher:
             if made is None:
                 if leaf is not None:
                     await asyncio.to_thread(leaf.close)
-                await self._clean(terms)
+                await self._roots.leave(terms.root)
 
-    async def _clean(self, terms: WorkspaceTerms) -> None:
-        """Once the last command of a root is over: a cover without its placeholder would fall off."""
-        self._live[terms.root] -= 1
-        if self._live[terms.root] <= 0:
-            del self._live[terms.root]
-            if terms.root in self._littered:
-                self._littered.discard(terms.root)
-                await asyncio.to_thread(placeholders.sweep, terms.root, terms.protect)
+    async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
+        """See the port."""
+        return tuple(await self._roots.tidy(root, protect))
 
     async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels, request: LaunchRequest) -> None:
         """The helper died with the start under way: ends what it may have made, and says what is proved.
@@ -390,7 +385,7 @@ class LinuxSandboxLauncher:
             await reap(pid)
         said = await channels.read_report()
         # A report that was cut off may not have said so.
-        self._littered.add(request.terms.root)
+        self._roots.litter(request.terms.root, request.terms.protect)
         await helper.close()
         if said.executing:
             raise LaunchUncertain(

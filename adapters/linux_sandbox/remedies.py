@@ -5,7 +5,7 @@ Refuses to probe. Called by the launcher and the report.
 
 from __future__ import annotations
 
-from sandbox_helper.protocol import Failure
+from sandbox_helper.protocol import INTERPRETER_MISSING, Failure
 
 _SECCOMP = (
     "Docker: --security-opt seccomp=image/seccomp.json. Podman: its default profile suffices. "
@@ -66,11 +66,25 @@ _EXEC = (
     "Check the command's first word: it must exist in the sandbox and be executable there. Programs outside /usr need "
     "their directory under `mounts_read_only`."
 )
+_UNREADABLE = (
+    "A directory on the way to a protected name belongs to somebody else and lets the runner not look into it: give "
+    "the runner's user the permission (chmod u+rwx, after a chown where needed), or take the name out of `protect`."
+)
+_ROOT = (
+    "Look at the permissions of the workspace's root: its owner needs to search it (chmod u+rwx ROOT). "
+    "Commands run with the permissions of the root's owner where CodeSpace runs as root, else of CodeSpace's own user."
+)
+_INTERPRETER = (
+    "The program is there, but what should run it is not: its first line (#!) names an interpreter that does not exist "
+    "in the sandbox, or its loader is missing. Correct the line, or show the interpreter's directory under "
+    "`mounts_read_only`."
+)
 _BY_STAGE = {
     "maps": ("user_namespace", _MAPS),
     "network": ("network_namespace", _SECCOMP),
     "seccomp": ("seccomp", "The kernel needs CONFIG_SECCOMP_FILTER."),
     "protect": ("protected_names", _PROTECT),
+    "chdir": ("workspace", _ROOT),
     "exec": ("exec", _EXEC),
 }
 
@@ -81,4 +95,8 @@ def remedy_for(failure: Failure) -> tuple[str, str | None]:
         return "user_namespace", _USERNS.get(failure.errno, _MOUNT)
     if failure.stage in ("mounts", "pivot"):
         return "mount_namespace", _MOUNTS.get(failure.errno)
+    if failure.message == INTERPRETER_MISSING:
+        return "exec", _INTERPRETER
+    if failure.stage == "protect" and failure.errno in ("EACCES", "EPERM"):
+        return "protected_names", _UNREADABLE
     return _BY_STAGE.get(failure.stage, (failure.stage, None))
