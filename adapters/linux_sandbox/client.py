@@ -22,6 +22,8 @@ from sandbox_helper import protocol
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run
 
 START_TIMEOUT_S = 20.0
+REPLY_TIMEOUT_S = 20.0
+"""Far beyond what a reply takes on a busy machine. A helper that owes one longer is stopped or stuck: it is replaced."""
 _SOCKET_FD, _LIVENESS_FD = 3, 4
 
 
@@ -42,8 +44,14 @@ class Started:
 
 
 def program() -> list[str]:
-    """The helper's command line up to its verb: the real interpreter, isolated, with nothing of the environment."""
-    interpreter = getattr(sys, "_base_executable", None) or sys.executable
+    """The helper's command line up to its verb: the real interpreter, isolated, with nothing of the environment.
+
+    An installation may hold a copy of the interpreter for the helper alone, so that an AppArmor profile can give it, and
+    no other Python program, the permission to make user namespaces.
+    """
+    interpreter = os.path.join(sys.prefix, "libexec", "sandbox-python")
+    if not os.access(interpreter, os.X_OK):
+        interpreter = getattr(sys, "_base_executable", None) or sys.executable
     main = os.path.join(os.path.dirname(os.path.abspath(protocol.__file__)), "__main__.py")
     return [interpreter, "-I", "-S", "-E", "-X", "frozen_modules=on", main]
 
@@ -170,8 +178,12 @@ class HelperClient:
         future: asyncio.Future[tuple[dict[str, Any], int | None]] = asyncio.get_running_loop().create_future()
         self._pending[number] = future
         try:
-            await self._send(message, descriptors)
-            return await future
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                await self._send(message, descriptors)
+                return await future
+        except TimeoutError:
+            await self._kill()
+            raise HelperGone(f"the sandbox helper did not answer in {REPLY_TIMEOUT_S:.0f} s and was killed") from None
         finally:
             self._pending.pop(number, None)
 
@@ -254,6 +266,17 @@ class HelperClient:
         if self._hello is not None and not self._hello.done():
             self._hello.set_exception(HelperGone("the sandbox helper ended before it was ready"))
         self.gone.set()
+
+    async def _kill(self) -> None:
+        """Returns once the helper is dead: it makes no child any more, and holds no descriptor. It is reaped by
+        `close`, so that its pid names its session until then."""
+        if self.pid > 0:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+                await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            except (ProcessLookupError, ChildProcessError):
+                pass  # reaped already
+        self._lost()
 
     async def close(self) -> None:
         """Ends and reaps the helper; its children live on. Idempotent."""

@@ -1,9 +1,11 @@
 """A helper that starts a command and dies before it says so: it answers plans, and to a run forks a child that is about
-to exec, and exits. Stands in for the real one, whose moment between the two nobody can hit from outside."""
+to exec, and exits, or stops with `--stop`. Stands in for the real one, whose moment between the two nobody can hit from
+outside."""
 
 import json
 import os
 import select
+import signal
 import socket
 import sys
 
@@ -28,6 +30,8 @@ def main() -> None:
             # As PID 1 does: the end of the control pipe is the end of the runner.
             select.select([control], [], [])
             os._exit(0)
+        if "--stop" in sys.argv:
+            os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(1)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.linux_sandbox import client
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.ports import LaunchFailed, LaunchUncertain
 from tests.adapters.linux_sandbox.support import BOUND_S, finish, read_until, run, shell, start, terms
@@ -129,6 +130,44 @@ async def test_a_helper_lost_before_the_start_is_a_failure_that_proves_nothing_r
 async def test_a_helper_lost_during_the_start_leaves_it_uncertain_and_the_command_dead(workspace: str) -> None:
     before = holdings()
     launcher = LinuxSandboxLauncher(helper_prefix=(sys.executable, "-I", str(HERE / "lost_helper.py")))
+    try:
+        with pytest.raises(LaunchUncertain):
+            await start(launcher, terms(workspace, sandbox="off"), ("ignored",))
+    finally:
+        await launcher.close()
+    assert left_over(before, holdings()) == []
+
+
+@pytest.mark.covers("PROC-8", "BOX-2")
+@pytest.mark.parametrize("known", [True, False], ids=["a known plan", "a new plan"])
+@pytest.mark.parametrize("sandbox", ["required", "off"])
+async def test_a_helper_that_answers_nothing_is_replaced_and_what_ran_goes_on(
+    launcher: LinuxSandboxLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch, sandbox: str, known: bool
+) -> None:
+    what = terms(workspace, sandbox=sandbox)
+    running = await start(launcher, what, ("/bin/cat",))
+    helper = launcher._helpers["sandbox" if sandbox == "required" else "plain"]
+    os.kill(helper.pid, signal.SIGSTOP)
+    monkeypatch.setattr(client, "REPLY_TIMEOUT_S", 0.2)
+    asked = what if known else what.model_copy(update={"env": {"NEW": "1"}})
+    starts = [asyncio.create_task(start(launcher, asked, ("/bin/sh", "-c", "echo ran > mark"))) for _ in range(3)]
+    failures = await asyncio.gather(*starts, return_exceptions=True)
+    monkeypatch.undo()
+    assert [(type(f), getattr(f, "errno", None)) for f in failures] == [(LaunchFailed, "EPIPE")] * 3, failures
+    assert (await shell(launcher, what, "echo again; ls")).output == "again\n", "nothing of the others ran"
+    assert running.stdin_fd is not None
+    os.write(running.stdin_fd, b"still here")
+    running.close_stdin()
+    assert (await finish(running)).output == "still here"
+
+
+@pytest.mark.covers("PROC-8")
+async def test_a_helper_that_answers_nothing_after_the_start_leaves_it_uncertain(
+    workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = holdings()
+    monkeypatch.setattr(client, "REPLY_TIMEOUT_S", 5.0)
+    launcher = LinuxSandboxLauncher(helper_prefix=(sys.executable, "-I", str(HERE / "lost_helper.py"), "--stop"))
     try:
         with pytest.raises(LaunchUncertain):
             await start(launcher, terms(workspace, sandbox="off"), ("ignored",))
