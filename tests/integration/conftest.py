@@ -60,8 +60,7 @@ def docker_compose_file() -> str:
 
 @pytest.fixture(scope="session")
 def docker_setup() -> list[str]:
-    """Waits for the image's own health check, which asks /readyz."""
-    return ["up --detach --wait --wait-timeout 60"]
+    return ["up --detach"]
 
 
 @pytest.fixture(scope="session")

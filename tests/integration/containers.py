@@ -145,6 +145,12 @@ class Appliance:
     def get(self, path: str) -> int:
         return request(self.socket, "GET", path).status
 
+    def is_ready(self) -> bool:
+        try:
+            return self.get("/readyz") == 200
+        except OSError:
+            return False
+
     def inside(self, *command: str, user: int = UID, stdin: bytes = b"") -> Ended:
         """A command beside the appliance in its container, outside every sandbox."""
         done = subprocess.run(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pytest_docker.plugin import Services
 
 from tests.integration.containers import UID, Appliance, flags, home, run, serving, volumes, write_registry
 
@@ -143,7 +144,7 @@ def test_selftest_runs_in_the_image_and_every_probe_is_blocked() -> None:
 
 
 @pytest.mark.covers("IMG-4")
-def test_compose_brings_the_same_appliance_up(docker_services: object, composed_home: Path) -> None:
+def test_compose_brings_the_same_appliance_up(docker_services: Services, composed_home: Path) -> None:
     composed = Appliance(composed_home, "")
-    assert composed.get("/readyz") == 200
+    docker_services.wait_until_responsive(composed.is_ready, timeout=30, pause=0.1)
     assert composed.output_of("id", "-u") == f"{UID}\n"
