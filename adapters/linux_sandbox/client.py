@@ -23,7 +23,7 @@ from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run
 
 START_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 20.0
-"""Far beyond what a reply takes on a busy machine. A helper that owes one longer is stopped or stuck: it is replaced."""
+"""Far beyond what a reply takes on a busy machine. A helper that owes one longer is stopped or stuck, and replaced."""
 _SOCKET_FD, _LIVENESS_FD = 3, 4
 
 
@@ -46,8 +46,8 @@ class Started:
 def program() -> list[str]:
     """The helper's command line up to its verb: the real interpreter, isolated, with nothing of the environment.
 
-    An installation may hold a copy of the interpreter for the helper alone, so that an AppArmor profile can give it, and
-    no other Python program, the permission to make user namespaces.
+    An installation may hold a copy of the interpreter for the helper alone, so that an AppArmor profile can give it,
+    and no other Python program, the permission to make user namespaces.
     """
     interpreter = os.path.join(sys.prefix, "libexec", "sandbox-python")
     if not os.access(interpreter, os.X_OK):
