@@ -26,10 +26,15 @@ from sandbox_helper import (
 )
 from sandbox_helper import syscalls as sc
 from sandbox_helper.namespaces import NEW_ROOT, PROC_SELF, write_own_map
-from sandbox_helper.protocol import Plan, Run, is_below
+from sandbox_helper.protocol import Mount, Plan, Run, is_below
 from sandbox_helper.status import Reporter
 from sandbox_helper.tree import EMPTY_FILE
 
+INODES_PER_MB = 128
+MIN_INODES = 4096
+"""Room for a test run's temporary directories and a small unpacked wheel, whatever the limit of memory."""
+MAX_INODES = 262144
+"""256 MiB of kernel memory; no installation into a temporary directory needs more."""
 _PROC_MASKED = ("keys", "key-users", "timer_list")
 _PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger")
 _PROC_FLAGS = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
@@ -159,15 +164,24 @@ def _build(plan: Plan, given: Descriptors) -> None:
         # Nothing in it needs a mask: keys, timers, settings and the like are not there.
         sc.mount("proc", "proc", "proc", _PROC_FLAGS, "subset=pid")
     else:
-        sc.mount("tmpfs", "proc", "tmpfs", _PROC_FLAGS | sc.MS_RDONLY, "size=4k,mode=555")
+        sc.mount("tmpfs", "proc", "tmpfs", _PROC_FLAGS | sc.MS_RDONLY, "size=4k,nr_inodes=4,mode=555")
     sc.mount("devpts", "dev/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     for mount in plan.mounts:
         if mount.kind == "tmpfs":
             size = f"size={mount.size_mb}m," if mount.size_mb else ""
-            data = f"{size}mode={mount.mode:o}"
+            data = f"{size}nr_inodes={inodes_of(mount)},mode={mount.mode:o}"
             sc.mount("tmpfs", mount.target[1:], "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, data)
     os.mkdir(plan.home[1:], 0o700)
     _attach_late(given.late)
+
+
+def inodes_of(mount: Mount) -> int:
+    """How many files a private file system holds. Its size counts pages alone, and an empty file takes none, but about
+    1 KiB of kernel memory (inode, directory entry): at 128 for each MiB they take an eighth of what their content may.
+    """
+    if not mount.size_mb:
+        return MAX_INODES
+    return min(MAX_INODES, max(MIN_INODES, mount.size_mb * INODES_PER_MB))
 
 
 def _attach_late(late: tuple[tuple[int, str], ...]) -> None:

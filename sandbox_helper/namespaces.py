@@ -87,7 +87,7 @@ def leave_the_host(privileged: bool) -> None:
 def _stand_on_a_small_root() -> None:
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
     # Any directory serves as the place to stand on; it is uncovered again by the pivot.
-    sc.mount("tmpfs", "/usr", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=1m")
+    sc.mount("tmpfs", "/usr", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
     for name in (OLD_ROOT, TREES, NEW_ROOT):
         os.mkdir("/usr" + name, 0o755)
     os.chdir("/usr")

@@ -52,7 +52,7 @@ class Tree:
         self.root_fd = -1
         os.makedirs(slot + "/root", 0o755)
         try:
-            sc.mount("tmpfs", slot + "/root", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=32m")
+            sc.mount("tmpfs", slot + "/root", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=32m,nr_inodes=32768")
             self.root_fd = os.open(slot + "/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._lay_out(id_maps)
         except OSError:
