@@ -264,6 +264,33 @@ def test_an_argument_that_does_not_fit_is_named(name: str, arguments: Mapping[st
     assert error.details["argument"] == argument
 
 
+@pytest.mark.covers("APPR-2", "ENV-4")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "argument"),
+    [
+        ("exec_command", {}, "workspace_id"),
+        ("exec_command", {"workspace_id": "demo", "command": "true"}, "command"),
+        ("exec_command", {"workspace_id": "demo", "command": ["true"], "tty": 1}, "tty"),
+        ("exec_command", {"workspace_id": "demo", "command": ["true"], "tty": None}, "tty"),
+        ("exec_command", {"workspace_id": "demo", "command": ["true"], "network": True}, "network"),
+        ("exec_command", {"workspace_id": "demo", "patch": "p"}, "command"),
+        ("apply_patch", {"workspace_id": "demo", "patch": "p", "approved": True}, "approved"),
+        ("apply_patch", {"workspace_id": "demo", "patch": "p", "expected_versions": {"a": 1}}, "expected_versions.a"),
+        ("apply_patch", {"workspace_id": "demo", "patch": "p", "check_only": True}, "check_only"),
+    ],
+)
+async def test_the_arguments_of_a_call_to_hold_are_checked_as_the_calls_own(
+    tool: str, arguments: dict[str, Any], argument: str, server: ToolServer, application: FakeApplication
+) -> None:
+    async with Client(server.sdk) as client:
+        result = await client.call_tool("approval_create", {"tool": tool, "arguments": arguments})
+    assert result.is_error
+    assert result.structured_content is not None
+    error = result.structured_content["error"]
+    assert (error["code"], error["details"]["argument"]) == ("INVALID_ARGUMENT", argument)
+    assert application.calls == []
+
+
 def test_all_bad_arguments_are_listed_when_there_are_several() -> None:
     error = refusal("read", {"path": 1, "cwd": "/"})
     assert error.details == {"argument": "workspace_id", "arguments": ["workspace_id", "path", "cwd"]}
