@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.app import command_line
 from gateway.cli.console import run
-from gateway.image import in_image, refuse_root
+from gateway.image import in_image, check_container
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Joined:
 
     def application(self, settings: Settings, audit: Audit, log: FilteringBoundLogger) -> Application:
         """Made, not started. Needs a running event loop. Raises `ConfigurationError` for uid 0 in the image."""
-        refuse_root()
+        check_container()
         from gateway.application import Application
         from gateway.liveness import LivenessDirectory
         from gateway.registry import load_registry
@@ -63,7 +63,7 @@ class Joined:
 
     def isolation(self, terms: WorkspaceTerms | None) -> IsolationReport:
         """What the real helper found, with a launcher of its own. `ConfigurationError` for uid 0 in the image."""
-        refuse_root()
+        check_container()
         import asyncio
 
         from adapters.egress_proxy.client import EgressProxy
@@ -76,7 +76,7 @@ class Joined:
 
     def selftest(self) -> Sequence[Tried]:
         """Raises `OperatorError` where no sandbox can be made, or the bait has no place."""
-        refuse_root()
+        check_container()
         import asyncio
 
         from adapters.linux_sandbox.selftest.run import selftest
@@ -93,7 +93,7 @@ class Joined:
 
     def run_once(self, workspace: Workspace, argv: Sequence[str], *, tty: bool) -> int:
         """Raises `OperatorError` where the command was not started."""
-        refuse_root()
+        check_container()
         import asyncio
 
         from adapters.egress_proxy.client import EgressProxy

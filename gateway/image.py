@@ -20,11 +20,20 @@ def in_image() -> bool:
     return os.environ.get("CODESPACE_IMAGE", "") not in ("", "0")
 
 
-def refuse_root() -> None:
-    """Raises `ConfigurationError` for uid 0: with /proc unmasked, which the sandbox needs, files there that reach the
-    whole machine, such as /proc/sys/kernel/core_pattern, open for writing to uid 0 whatever its capabilities."""
-    if in_image() and 0 in (os.getuid(), os.geteuid()):
+def check_container() -> None:
+    """Raises `ConfigurationError` for what no start inside the image gets over.
+
+    uid 0: with /proc unmasked, which the sandbox needs, files there that reach the whole machine, such as
+    /proc/sys/kernel/core_pattern, open for writing to uid 0 whatever its capabilities. No temporary directory: a
+    read-only root needs one beside it.
+    """
+    if not in_image():
+        return
+    if 0 in (os.getuid(), os.geteuid()):
         raise ConfigurationError("the image does not run as root", "uid 0", _RUN_AS)
+    temporary = os.environ.get("TMPDIR", "") or "/tmp"
+    if not os.access(temporary, os.W_OK | os.X_OK):
+        raise ConfigurationError("no temporary directory is writable", temporary, f"add --tmpfs {temporary}")
 
 
 def check_root_inside(

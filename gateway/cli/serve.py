@@ -12,7 +12,9 @@ import uvloop
 from gateway import logging
 from gateway.appliance import Appliance, Endpoints, open_endpoints
 from gateway.audit import LogAudit
+from gateway.http.limits import raise_descriptor_limit
 from gateway.http.token import read_token
+from gateway.image import check_container
 from gateway.metrics import Metrics
 from gateway.settings import Settings
 from gateway.version import version
@@ -32,6 +34,7 @@ def serve(
     runner: str | None,
 ) -> int:
     """Returns 0 after an ordered shutdown. Raises `OperatorError`."""
+    check_container()
     settings = Settings.load(
         registry=registry, socket=socket, http=http, token_file=token_file, data_dir=data_dir, runner=runner
     )
@@ -46,6 +49,7 @@ def serve(
 
 def stdio(parts: Parts, *, registry: Path | None, data_dir: Path | None, runner: str | None) -> int:
     """Returns 0 after the end of input. Raises `OperatorError`."""
+    check_container()
     _run(parts, Settings.load(registry=registry, data_dir=data_dir, runner=runner), None, secrets=[])
     return 0
 
@@ -53,6 +57,7 @@ def stdio(parts: Parts, *, registry: Path | None, data_dir: Path | None, runner:
 def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secrets: list[str]) -> None:
     log = logging.configure(settings.log_level, secrets=secrets)
     metrics = Metrics()
+    raise_descriptor_limit()
     if os.geteuid() == 0:
         log.warning("running_as_root", remedy="give the appliance a user of its own")
 

@@ -80,6 +80,14 @@ def test_with_the_engines_masks_on_proc_commands_run_without_their_own_proc_as_d
     assert "--security-opt systempaths=unconfined" in found["remedy"]
 
 
+@pytest.mark.covers("IMG-1", "IMG-3")
+def test_without_a_temporary_directory_serve_refuses_and_names_the_flag() -> None:
+    with home() as folder:
+        ended = run(options=[*flags(tmp=()), *volumes(folder)])
+    assert ended.status == 2, ended
+    assert ended.errors == "error: no temporary directory is writable: /tmp: add --tmpfs /tmp\n"
+
+
 @pytest.mark.covers("IMG-3")
 @pytest.mark.parametrize("command", ["serve", "doctor", "selftest", "stdio"])
 def test_uid_0_is_refused_by_every_command_that_runs_others(command: str) -> None:
@@ -90,7 +98,7 @@ def test_uid_0_is_refused_by_every_command_that_runs_others(command: str) -> Non
 
 
 @pytest.mark.covers("IMG-1")
-@pytest.mark.parametrize("flag", ["capabilities", "no_new_privileges", "read_only", "tmp"])
+@pytest.mark.parametrize("flag", ["capabilities", "no_new_privileges", "read_only"])
 def test_flags_that_only_take_away_are_not_needed_to_run_and_change_nothing_inside(flag: str) -> None:
     """They protect the machine from the appliance, not the appliance from commands: a sandbox gives up the same."""
     with home() as folder, serving(folder, given=flags(**{flag: ()})) as running:

@@ -23,17 +23,27 @@ def in_image(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_uid_0_is_refused_in_the_image_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.delenv("CODESPACE_IMAGE", raising=False)
-    image.refuse_root()
+    image.check_container()
     monkeypatch.setenv("CODESPACE_IMAGE", "1")
     with pytest.raises(ConfigurationError, match="does not run as root: uid 0: add --user"):
-        image.refuse_root()
+        image.check_container()
 
 
 @pytest.mark.covers("IMG-3")
 def test_another_uid_is_accepted_in_the_image(monkeypatch: pytest.MonkeyPatch, in_image: None) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 10001)
     monkeypatch.setattr(os, "getuid", lambda: 10001)
-    image.refuse_root()
+    image.check_container()
+
+
+def test_no_temporary_directory_is_refused_with_the_flag_that_gives_one(
+    monkeypatch: pytest.MonkeyPatch, in_image: None, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
+    monkeypatch.setattr(os, "getuid", lambda: 10001)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match=rf"add --tmpfs {tmp_path}/none"):
+        image.check_container()
 
 
 def test_a_root_of_the_images_own_file_system_is_refused_with_the_flag_that_mounts_it() -> None:
