@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.app import command_line
 from gateway.cli.console import run
-from gateway.image import in_image, check_container
+from gateway.image import check_container, in_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
