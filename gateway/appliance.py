@@ -22,6 +22,7 @@ from gateway.application import Application
 from gateway.errors import OperatorError
 from gateway.http.app import HttpApp
 from gateway.http.door import LOCAL_HOSTS, Door, HostNames
+from gateway.http.limits import Deadlines, Shares, present_shares
 from gateway.http.listen import UnixListener, bind_tcp, bind_unix
 from gateway.http.server import HttpServer, PeerRule
 from gateway.mcp.catalogue import listed
@@ -68,11 +69,23 @@ def open_endpoints(
 class Appliance:
     """One use: `serve` or `stdio`, once. Both raise `OperatorError` where a part does not come up."""
 
-    def __init__(self, application: Application, *, version: str, metrics: Metrics, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        application: Application,
+        *,
+        version: str,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        shares: Shares | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        """`shares`: of connections, or None for what the limit on open files allows when it serves."""
         self._application = application
         self._version = version
         self._metrics = metrics
         self._log = log
+        self._shares = shares
+        self._deadlines = deadlines
         self._stop = asyncio.Event()
         self.serving = asyncio.Event()
         """Set once requests are answered."""
@@ -93,8 +106,12 @@ class Appliance:
                 server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
                 if server is None:
                     return
+                shares = self._shares
+                if shares is None:
+                    shares = await asyncio.to_thread(present_shares)
+                    self._log.debug("connection_shares", unix=shares.unix, tcp=shares.tcp)
                 http = self._http = HttpApp(self._application, server, self._metrics, self._version, self._log)
-                front = self._front = HttpServer()
+                front = self._front = HttpServer(shares, self._metrics, self._log, self._deadlines)
                 async with http.running():
                     door = Door(http, hosts=endpoints.hosts, token=None, metrics=self._metrics, log=self._log)
                     await front.serve_unix(unix.sock, door, PeerRule(endpoints.allow_uids, self._metrics, self._log))

@@ -102,7 +102,7 @@ class Metrics:
         timer.observe(seconds)
 
     def request_refused(self, reason: str) -> None:
-        """`reason`: peer, host, origin, token, size or closing."""
+        """`reason`: peer, host, origin, token, size, closing, connections (no place free) or slow."""
         self._refused.labels(reason).inc()
 
     def audited(self, record: AuditRecord) -> None:

@@ -19,13 +19,13 @@ from structlog.typing import FilteringBoundLogger
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.http.connection import BoundedHttpProtocol
 from gateway.http.door import Door
+from gateway.http.limits import Deadlines, Room, Shares
 from gateway.metrics import Metrics
 
-KEEP_ALIVE_S = 300
-"""An idle connection is closed after this; agents pause between calls."""
-MAX_CONNECTIONS = 512
-"""Beyond this a request is answered 503: descriptors are for commands too."""
+REFUSED_AT_ONCE = 32
+"""Refused peers that are told why at the same time; any more are cut off."""
 REFUSED_LINGER_S = 1.0
 """A refused peer is cut off after this, if it does not hang up by itself."""
 
@@ -55,21 +55,33 @@ class PeerRule:
     log: FilteringBoundLogger
 
 
-class UnixHttpProtocol(HttpToolsProtocol):
-    """HTTP for allowed peers; any other gets one 403, and what it sends is not looked at."""
+class UnixHttpProtocol(BoundedHttpProtocol):
+    """HTTP for allowed peers; any other gets one 403, and what it sends is not looked at. `outside`: where refused
+    peers wait for the end of their connection, so that they take no place of an allowed one."""
 
-    def __init__(self, rule: PeerRule, config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
+    def __init__(
+        self,
+        rule: PeerRule,
+        outside: Room,
+        room: Room,
+        deadlines: Deadlines,
+        config: uvicorn.Config,
+        state: ServerState,
+    ) -> None:
+        super().__init__(room, deadlines, config, state)
         self._rule = rule
+        self._outside = outside
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
         peer = peer_of(transport)
+        self._refused = peer.uid not in self._rule.allow_uids
+        if self._refused:
+            self.room = self._outside
+        super().connection_made(transport)
         self.client = (f"unix:uid={peer.uid}", peer.pid)
-        if peer.uid in self._rule.allow_uids:
+        if not self._refused or not self.entered:
             return
-        self._refused = True
         self._rule.metrics.request_refused("peer")
         self._rule.log.warning("peer_refused", uid=peer.uid, pid=peer.pid)
         text = f"uid {peer.uid} may not use this socket; the operator may add it to CODESPACE_ALLOW_UIDS"
@@ -87,7 +99,13 @@ class UnixHttpProtocol(HttpToolsProtocol):
 class HttpServer:
     """Serves until `close`. Every task and connection is gone when `close` returns."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, shares: Shares, metrics: Metrics, log: FilteringBoundLogger, deadlines: Deadlines | None = None
+    ) -> None:
+        self._deadlines = deadlines or Deadlines()
+        self.unix_room = Room("unix", shares.unix, metrics, log)
+        self.tcp_room = Room("tcp", shares.tcp, metrics, log)
+        self._outside = Room("refused peers", REFUSED_AT_ONCE, metrics, log)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._doors: list[Door] = []
@@ -97,12 +115,18 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         # Not create_unix_server: from Python 3.13 on that one looks for the socket's file, to remove it at the end, by
         # the name that it was bound with; ours has been renamed since, and whoever bound it removes it.
-        self._servers.append(await loop.create_server(lambda: UnixHttpProtocol(rule, config, self._state), sock=sock))
+        bounds = (self._outside, self.unix_room, self._deadlines)
+        self._servers.append(
+            await loop.create_server(lambda: UnixHttpProtocol(rule, *bounds, config, self._state), sock=sock)
+        )
 
     async def serve_tcp(self, sock: socket.socket, door: Door) -> None:
         config = self._config(door)
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: HttpToolsProtocol(config, self._state, {}), sock=sock))
+        bounds = (self.tcp_room, self._deadlines)
+        self._servers.append(
+            await loop.create_server(lambda: BoundedHttpProtocol(*bounds, config, self._state), sock=sock)
+        )
 
     def _config(self, door: Door) -> uvicorn.Config:
         self._doors.append(door)
@@ -117,8 +141,8 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            limit_concurrency=MAX_CONNECTIONS,
+            # An annotation of uvicorn's alone wants whole seconds.
+            timeout_keep_alive=self._deadlines.idle_s,  # type: ignore[arg-type]
         )
         config.load()
         return config

@@ -23,6 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gateway import logging as gateway_logging
 from gateway.appliance import Appliance, Endpoints, open_endpoints
 from gateway.cli.unix_http import MODERN, UnixConnection, request_headers
+from gateway.http.limits import Deadlines, Shares
 from gateway.metrics import Metrics
 from tests.fakes.application import FIRST_TOOLS, FakeApplication
 
@@ -124,14 +125,24 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serve(
-    endpoints: Endpoints, *, tools: frozenset[str] = FIRST_TOOLS, application: FakeApplication | None = None
+    endpoints: Endpoints,
+    *,
+    tools: frozenset[str] = FIRST_TOOLS,
+    application: FakeApplication | None = None,
+    shares: Shares | None = None,
+    deadlines: Deadlines | None = None,
 ) -> AsyncIterator[Serving]:
     """Returns once it accepts; stops it at the end unless the test did."""
     log = io.StringIO()
     metrics = Metrics()
     application = application or FakeApplication(tools=tools)
     appliance = Appliance(
-        application, version="0.0", metrics=metrics, log=gateway_logging.configure("info", stream=log)
+        application,
+        version="0.0",
+        metrics=metrics,
+        log=gateway_logging.configure("info", stream=log),
+        shares=shares,
+        deadlines=deadlines,
     )
     running = asyncio.create_task(appliance.serve(endpoints))
     try:
