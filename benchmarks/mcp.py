@@ -34,7 +34,8 @@ from runner.api import WorkspaceTerms
 from runner.ports import LaunchRequest
 
 TITLE = "calls over MCP"
-SAMPLES = 300
+ROUND_TRIPS = 1000
+COMMANDS = 300
 COMMAND = "/bin/true"
 REFERENCE = "SDK server, empty tool"
 OURS = "ours, workspace_info"
@@ -92,7 +93,7 @@ async def _round_trips(pairs: Pairs, options: Options) -> list[Table]:
     for where, (theirs, own) in pairs.items():
         for name, sample in ((REFERENCE, calling(theirs, EMPTY)), (OURS, calling(own, "workspace_info"))):
             contenders.append(Contender("\n".join((*where, name)), sample))
-    samples = await interleave(contenders, options.samples(SAMPLES), warm_up=20)
+    samples = await interleave(contenders, options.samples(ROUND_TRIPS), warm_up=20)
     tables = []
     for transport, client in pairs:
         bound = Bound(OURS, REFERENCE, 1.3 if transport == "the Unix socket" else None)
@@ -118,7 +119,7 @@ async def _commands(found: Servers, pairs: Pairs, options: Options) -> list[Tabl
         contenders.append(Contender(f"{client}\n{REFERENCE}", calling(theirs, EMPTY)))
         contenders.append(Contender(f"{client}\n{EXEC}", functools.partial(timed, functools.partial(run_true, own))))
     try:
-        samples = await interleave(contenders, options.samples(SAMPLES))
+        samples = await interleave(contenders, options.samples(COMMANDS))
     finally:
         await launcher.close()
     tables = []

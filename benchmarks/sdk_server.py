@@ -45,7 +45,9 @@ async def serve_http(uds: str | None, tcp_fd: int | None) -> None:
     app = make_server().streamable_http_app(
         json_response=True, transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False)
     )
-    config = uvicorn.Config(app, uds=uds, http="httptools", log_config=None, access_log=False, ws="none")
+    config = uvicorn.Config(
+        app, uds=uds, http="httptools", log_config=None, access_log=False, ws="none", timeout_keep_alive=300
+    )
     sockets = None if tcp_fd is None else [socket.socket(fileno=tcp_fd)]
     await uvicorn.Server(config).serve(sockets=sockets)
 
