@@ -52,6 +52,7 @@ from gateway.use_cases.patching import Patching, PatchRequest
 from gateway.use_cases.recovery import Recovery
 from gateway.use_cases.reload import lock_roots, reload_registry
 from gateway.use_cases.services import Services
+from gateway.use_cases.tidying import Tidying
 from gateway.use_cases.works import Works
 from gateway.use_cases.workspace_info import Informant
 from runner import api
@@ -128,7 +129,8 @@ class Application:
         self._data_lock: DirectoryLock | None = None
         self._reloading = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        link.subscribe(Custody(self._services, self._recovery, self._informant.forget))
+        self._tidying = Tidying(self._services)
+        link.subscribe(Custody(self._services, self._recovery, self._runner_changed))
 
     # --- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -147,6 +149,7 @@ class Application:
                 require_sandbox(description.isolation)
             await self._recovery.close_unregistered(registry)
             await self._recovery.admit(registry)
+            await self._tidying.tidy()
             await self._approvals.settle_interrupted()
         except StoreFailed as error:
             await self.close()
@@ -164,6 +167,7 @@ class Application:
         async with self._reloading:
             await reload_registry(self._services, self._recovery, self._load_registry)
             self._informant.forget()
+            await self._tidying.tidy()
         self._warn_of_unsandboxed()
 
     async def close(self) -> None:
@@ -183,6 +187,10 @@ class Application:
         self._services.locks.close()
         if self._data_lock is not None:
             self._data_lock.release()
+
+    def _runner_changed(self) -> None:
+        self._informant.forget()
+        self._tidying.soon()
 
     def _warn_of_unsandboxed(self) -> None:
         for workspace in self._services.registry:

@@ -250,6 +250,9 @@ class UdsRunner(asyncio.Protocol):
     async def recover_patches(self, request: api.RecoverPatches) -> api.RecoveredPatches:
         return await self._call("recover_patches", request, api.RecoveredPatches)
 
+    async def tidy_workspace(self, request: api.TidyWorkspace) -> api.WorkspaceTidied:
+        return await self._call("tidy_workspace", request, api.WorkspaceTidied)
+
     async def start_process(self, request: api.StartProcess) -> api.ProcessStarted:
         return await self._call("start_process", request, api.ProcessStarted)
 

@@ -372,6 +372,20 @@ class RecoveredPatches(Message):
     recovered: tuple[RecoveredPatch, ...]
 
 
+class TidyWorkspace(Message):
+    """Remove the placeholders that a crash left at protected names. Idempotent; does nothing while a command of this
+    runner is in the workspace. The caller has made sure that no other runner's is."""
+
+    workspace: WorkspaceRef
+    protect: tuple[str, ...]
+
+
+class WorkspaceTidied(Message):
+    """Names that held a placeholder of the sandbox's own and are absent again."""
+
+    removed: tuple[str, ...]
+
+
 # --- processes --------------------------------------------------------------------------------------------------------
 class StartProcess(Message):
     """`process_id` was issued by the gateway. cwd is the workspace root; size 24 x 80 with `tty`."""
@@ -535,6 +549,7 @@ class Runner(Protocol):
     async def grep_files(self, request: GrepFiles) -> GrepPage: ...
     async def apply_patch(self, request: ApplyPatch) -> PatchApplied: ...
     async def recover_patches(self, request: RecoverPatches) -> RecoveredPatches: ...
+    async def tidy_workspace(self, request: TidyWorkspace) -> WorkspaceTidied: ...
     async def start_process(self, request: StartProcess) -> ProcessStarted: ...
     async def read_process(self, request: ReadProcess) -> ProcessOutput: ...
     async def process_status(self, request: QueryProcess) -> ProcessStatus: ...
@@ -559,6 +574,7 @@ REQUESTS: Mapping[str, tuple[type[Message], type[Message]]] = {
     "grep_files": (GrepFiles, GrepPage),
     "apply_patch": (ApplyPatch, PatchApplied),
     "recover_patches": (RecoverPatches, RecoveredPatches),
+    "tidy_workspace": (TidyWorkspace, WorkspaceTidied),
     "start_process": (StartProcess, ProcessStarted),
     "read_process": (ReadProcess, ProcessOutput),
     "process_status": (QueryProcess, ProcessStatus),

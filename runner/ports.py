@@ -8,7 +8,7 @@ launcher has its own, since the difference between "nothing started" and "may ha
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -180,6 +180,11 @@ class SandboxLauncher(Protocol):
     async def start(self) -> None: ...
     async def report(self, terms: WorkspaceTerms | None) -> IsolationReport: ...
     async def launch(self, request: LaunchRequest) -> ManagedProcess: ...
+    async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
+        """Removes what a crash left at absent protected names of a workspace, unless a command is there; its end does
+        it then. Returns the names that are absent again."""
+        ...
+
     async def close(self) -> None:
         """Ends the helper. Running commands are the service's to kill first. Idempotent."""
         ...

@@ -47,8 +47,10 @@ from runner.api import (
     StdinWritten,
     TerminateProcess,
     TerminateWorkspace,
+    TidyWorkspace,
     WorkspaceRef,
     WorkspaceTerminated,
+    WorkspaceTidied,
     WriteStdin,
     check_argv,
 )
@@ -144,6 +146,12 @@ class RunnerService:
 
     async def recover_patches(self, request: RecoverPatches) -> RecoveredPatches:
         return await self._patches(request.workspace).recover_patches(request)
+
+    async def tidy_workspace(self, request: TidyWorkspace) -> WorkspaceTidied:
+        launcher = self._environment(request.workspace).launcher
+        if launcher is None:
+            raise unavailable("tidying", "the runner was joined without a launcher")
+        return WorkspaceTidied(removed=await launcher.tidy(request.workspace.root, request.protect))
 
     def _environment(self, workspace: WorkspaceRef) -> Environment:
         return environment_of(self._environments, workspace)

@@ -6,6 +6,7 @@ ever served by the host by mistake. Joined in `runner.__main__` beside the host'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -97,6 +98,9 @@ class ContainerLauncher:
 
     async def launch(self, request: LaunchRequest) -> ManagedProcess:
         unavailable(request.terms.workspace_id)
+
+    async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
+        return ()  # no command ran, so none left anything
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -14,7 +14,7 @@ from runner.api import ProcessExited
 
 
 class Custody:
-    """`LinkListener`. `changed`: called when another runner serves, or none."""
+    """`LinkListener`. `changed`: called when another runner serves, or none, and when one is proved dead."""
 
     def __init__(self, services: Services, recovery: Recovery, changed: Callable[[], None]) -> None:
         self._services = services
@@ -41,3 +41,4 @@ class Custody:
                 self._services.release(lease.holder_id)
             else:
                 self._recovery.take_over(lease)
+        self._changed()

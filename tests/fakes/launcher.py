@@ -15,7 +15,7 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from runner.api import Isolation, IsolationReport, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, ManagedExit, ManagedProcess
@@ -85,6 +85,7 @@ class FakeLauncher:
     def __init__(self, before: Callable[[LaunchRequest], Awaitable[None]] | None = None) -> None:
         self.before = before
         self.launched: list[FakeManaged] = []
+        self.tidied: list[tuple[str, tuple[str, ...]]] = []
         self.started = False
         self.closed = False
 
@@ -102,6 +103,10 @@ class FakeLauncher:
         managed = FakeManaged(*spawned, tty=request.tty_size is not None)
         self.launched.append(managed)
         return managed
+
+    async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
+        self.tidied.append((root, tuple(protect)))
+        return tuple(protect)
 
     async def close(self) -> None:
         self.closed = True

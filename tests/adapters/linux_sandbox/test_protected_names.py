@@ -11,6 +11,7 @@ import pytest
 from adapters.linux_sandbox.cover_watch import CoverWatch
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.ports import LaunchFailed
+from sandbox_helper.protocol import PLACEHOLDER_MTIME_S
 from tests.adapters.linux_sandbox.support import finish, read_until, shell, start, terms
 
 PROTECT = (".git/hooks", ".git/config")
@@ -241,3 +242,39 @@ async def test_what_is_only_written_outside_or_busy_beside_ends_nothing(
     assert ended.exit.command_code == 0
     assert ended.exit.note is None
     assert "# from outside" in ended.output
+
+
+async def test_what_a_crash_left_is_tidied_without_a_command_and_not_under_one(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    what = terms(workspace, protect=(".codex", ".mine"))
+    await asyncio.to_thread(Path(workspace, ".mine").write_text, "")
+    process = await start(launcher, what, ("/bin/cat",))
+    crashed = LinuxSandboxLauncher()  # another runner, as after a restart: it knows of no command here
+    try:
+        assert await launcher.tidy(workspace, what.protect) == (), "the command is covered by it"
+        assert sorted(os.listdir(workspace)) == [".codex", ".mine"]
+        process.kill()
+        await finish(process)
+        assert os.listdir(workspace) == [".mine"]
+        os.close(os.open(f"{workspace}/.codex", os.O_CREAT, 0))
+        os.utime(f"{workspace}/.codex", (PLACEHOLDER_MTIME_S, PLACEHOLDER_MTIME_S))
+        assert await crashed.tidy(workspace, what.protect) == (".codex",)
+        assert os.listdir(workspace) == [".mine"], "nothing but the placeholder"
+        assert await crashed.tidy(workspace, what.protect) == ()
+    finally:
+        await crashed.close()
+
+
+async def test_commands_that_end_and_start_at_once_never_lose_a_cover(
+    launcher: LinuxSandboxLauncher, workspace: str
+) -> None:
+    what = terms(workspace, protect=(".codex",))
+
+    async def commands() -> list[tuple[int | None, str | None]]:
+        ends = [(await shell(launcher, what, "! echo x > .codex")).exit for _ in range(12)]
+        return [(end.command_code, end.note) for end in ends]
+
+    ended = await asyncio.gather(*(commands() for _ in range(3)))
+    assert {end for ends in ended for end in ends} == {(0, None)}
+    assert os.listdir(workspace) == []

@@ -156,6 +156,10 @@ class FakeRunner:
         answer: api.RecoveredPatches | None = await self._reply("recover_patches", request)
         return answer or api.RecoveredPatches(recovered=())
 
+    async def tidy_workspace(self, request: api.TidyWorkspace) -> api.WorkspaceTidied:
+        answer: api.WorkspaceTidied | None = await self._reply("tidy_workspace", request)
+        return answer or api.WorkspaceTidied(removed=())
+
     async def start_process(self, request: api.StartProcess) -> api.ProcessStarted:
         await self._reply("start_process", request)
         self.running[request.process_id] = request.terms.workspace_id
