@@ -99,13 +99,13 @@ def serving(
     neighbours: Mapping[str, Place] | None = None,
 ) -> Iterator[Appliance]:
     """An appliance with one workspace, `place`. `terms`: the registry's keys. `runner`: uds or in-process.
-    `neighbours`: more workspaces, under their ids and the registry's defaults."""
+    `neighbours`: more workspaces, under their ids and without a time limit."""
     base = Path(tempfile.mkdtemp(prefix="codespace-"))
     try:
         identity.own(base)
         registry = base / "registry.json"
         workspaces = {
-            name: {"root": str(other.workspace), "profile": "workspace-write"}
+            name: {"root": str(other.workspace), "profile": "workspace-write", "limits": {"timeout_s": 0}}
             for name, other in (neighbours or {}).items()
         }
         workspaces["place"] = {"root": str(place.workspace), "profile": "workspace-write", **terms}
