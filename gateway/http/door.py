@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,9 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
+_HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+
+
 class _BodyTooLarge(Exception):
     pass
 
@@ -28,7 +32,8 @@ class _BodyTooLarge(Exception):
 class HostNames:
     """Names under which the server may be addressed, against DNS rebinding.
 
-    An entry without a port allows any port; with one, that port alone. `*` allows all. Compared without case.
+    An entry without a port allows any port; with one, that port alone. `*` allows all. Compared without case. What is
+    no host with or without a port (RFC 9110, 7.2) is refused in any case: no user part, no path, no empty port.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -36,18 +41,15 @@ class HostNames:
 
     def allows(self, host: str) -> bool:
         host = host.lower()
-        return "*" in self._names or host in self._names or _without_port(host) in self._names
+        parts = _HOST.fullmatch(host)
+        if parts is None or int(parts["port"] or 0) > 65535:
+            return False
+        return "*" in self._names or host in self._names or parts["name"] in self._names
 
     def allows_origin(self, origin: str) -> bool:
         """An origin is `scheme://host[:port]`; `null` is refused."""
         scheme, separator, host = origin.partition("://")
         return scheme.lower() in ("http", "https") and bool(separator) and self.allows(host)
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[: host.find("]") + 1]
-    return host.partition(":")[0]
 
 
 class Door:
@@ -80,25 +82,31 @@ class Door:
 
     def _refusal(self, scope: Scope) -> tuple[str, int, str, list[tuple[bytes, bytes]]] | None:
         hosts: list[bytes] = []
-        origin = authorization = length = None
+        origins: list[bytes] = []
+        authorizations: list[bytes] = []
+        length = None
         for name, value in scope["headers"]:
             if name == b"host":
                 hosts.append(value)
             elif name == b"origin":
-                origin = value
+                origins.append(value)
             elif name == b"authorization":
-                authorization = value
+                authorizations.append(value)
             elif name == b"content-length":
                 length = value
         if len(hosts) != 1 or not self._hosts.allows(hosts[0].decode("latin-1")):
             shown = ascii(hosts[0].decode("latin-1")[:100]) if hosts else "none"
             return "host", 421, f"Host {shown} is not served here; the operator may add it to CODESPACE_ALLOW_HOSTS", []
-        if origin is not None and not self._hosts.allows_origin(origin.decode("latin-1")):
+        for origin in origins:
+            if self._hosts.allows_origin(origin.decode("latin-1")):
+                continue
             shown = ascii(origin.decode("latin-1")[:100])
             return "origin", 403, f"Origin {shown} may not call; the operator may add it to CODESPACE_ALLOW_HOSTS", []
-        if self._token is not None and scope["path"] not in OPEN_PATHS and not self._shows_token(authorization):
-            challenge = b'Bearer realm="codespace"' + (b"" if authorization is None else b', error="invalid_token"')
-            text = "a bearer token is needed" if authorization is None else "the bearer token is not the right one"
+        if self._token is not None and scope["path"] not in OPEN_PATHS and not self._shows_token(authorizations):
+            challenge = b'Bearer realm="codespace"' + (b', error="invalid_token"' if authorizations else b"")
+            text = "the bearer token is not the right one" if authorizations else "a bearer token is needed"
+            if len(authorizations) > 1:  # which of them counts, a proxy before us may see otherwise
+                text = "there is more than one Authorization header"
             return "token", 401, f"{text}; send Authorization: Bearer TOKEN", [(b"www-authenticate", challenge)]
         if length is not None and length.isdigit() and int(length) > MAX_BODY_BYTES:
             return "size", 413, _TOO_LARGE, [(b"connection", b"close")]
@@ -110,8 +118,10 @@ class Door:
         peer = "unknown" if client is None else f"{client[0]}:{client[1]}"
         self._log.warning("request_refused", reason=reason, path=scope["path"][:100], peer=peer)
 
-    def _shows_token(self, authorization: bytes | None) -> bool:
-        scheme, _, shown = (authorization or b"").partition(b" ")
+    def _shows_token(self, authorizations: list[bytes]) -> bool:
+        if len(authorizations) != 1:
+            return False
+        scheme, _, shown = authorizations[0].partition(b" ")
         assert self._token is not None
         return hmac.compare_digest(shown.strip(), self._token) and scheme.lower() == b"bearer"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gateway.errors import ConfigurationError, StartFailed
 from gateway.http.door import MAX_BODY_BYTES, HostNames
 from gateway.http.listen import bind_tcp, parse_address
 from gateway.http.token import read_token
-from tests.gateway.transport.serving import free_port, modern_call, sdk_client, serve
+from tests.gateway.transport.serving import WAIT_S, free_port, modern_call, sdk_client, serve
 
 TOKEN = "s3cret-token-for-tests"
 TCP = {"http": "127.0.0.1:0"}
@@ -153,7 +154,47 @@ def test_a_token_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> N
         read_token(tmp_path)
 
 
+@pytest.mark.covers("NETIF-2")
+@pytest.mark.parametrize("opened", [GUARDED], indirect=True)
+async def test_more_than_one_authorization_is_none_whichever_is_right(opened: Endpoints) -> None:
+    right, wrong = f"Bearer {TOKEN}", "Bearer x"
+    async with serve(opened) as serving:
+        for shown in ((right,), (right, wrong), (wrong, right), (right, right), (right, ""), ("Basic x", right)):
+            lines = "".join(f"Authorization: {value}\r\n" for value in shown)
+            reader, writer = await asyncio.open_connection(*serving.tcp)
+            writer.write(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n".encode())
+            reply = await asyncio.wait_for(reader.read(), WAIT_S)
+            writer.close()
+            assert reply.startswith(b"HTTP/1.1 200 " if shown == (right,) else b"HTTP/1.1 401 "), shown
+
+
 # --- host and origin --------------------------------------------------------------------------------------------------
+JUNK = (
+    "@evil",
+    ":80@evil",
+    "/",
+    "?",
+    "#",
+    ":",
+    ":x",
+    ":-1",
+    ":99999999",
+    ":65536",
+    " ",
+    ",evil",
+    "\\",
+    "\xe9",
+    ":\u0661",
+)
+FOREIGN = {
+    "one.example",
+    "one.example:82",
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+}
+
+
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
@@ -172,6 +213,8 @@ def test_a_token_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> N
         ("127.0.0.1.evil.example", False),
         ("", False),
         ("[", False),
+        *((f"{name}{junk}", False) for name in ("localhost", "[::1]:80", "box.example:9") for junk in JUNK),
+        *((f"evil@{name}", False) for name in ("localhost", "[::1]", "box.example:9")),
     ],
 )
 def test_host_names_are_compared_whole(host: str, allowed: bool) -> None:
@@ -179,6 +222,8 @@ def test_host_names_are_compared_whole(host: str, allowed: bool) -> None:
     assert names.allows(host) is allowed
     assert names.allows_origin(f"http://{host}") is allowed
     assert names.allows_origin(host) is False
+    if not allowed and host not in FOREIGN:
+        assert HostNames(["*"]).allows(host) is False, "no host at all"
 
 
 @pytest.mark.covers("NETIF-2")
