@@ -91,12 +91,14 @@ def test_sigterm_ends_every_command_and_the_container_with_status_0() -> None:
         assert all("level" in line for line in running.log), running.log
 
 
-@pytest.mark.covers("DUR-1")
+@pytest.mark.covers("OP-5", "IMG-1")
 def test_a_new_container_on_the_old_data_knows_patches_holds_and_works() -> None:
     with home(approvals="off") as folder:
         with serving(folder) as first:
             patched = first.call("apply_patch", workspace_id="demo", patch=ADD.format("a"), operation_key="k1")
             work_id = first.call("work_open", workspace_id="demo")["work_id"]
+            held = {"workspace_id": "demo", "command": ["true"]}
+            approval_id = first.call("approval_create", tool="exec_command", arguments=held)["approval_id"]
             first.signal("KILL")
             first.wait()
         with serving(folder) as second:
@@ -105,6 +107,8 @@ def test_a_new_container_on_the_old_data_knows_patches_holds_and_works() -> None
             again = second.call("apply_patch", workspace_id="demo", patch=ADD.format("a"), operation_key="k1")
             assert again["replayed"] is True
             assert second.call("steer_status", work_id=work_id)["state"] == "active"
+            granted = second.call("approval_resolve", approval_id=approval_id, decision="grant")
+            assert granted["state"] == "granted"
             write_registry(
                 folder, demo={"root": "/workspaces/demo", "profile": "workspace-write", "approvals": "confirm"}
             )
