@@ -126,7 +126,7 @@ class Appliance:
     def workspace(self) -> Path:
         return self.folder / "workspaces" / "demo"
 
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Structured content of one tool call. Raises Refused for a tool error."""
         body, headers = modern_call(tool, arguments)
         result = request(self.socket, "POST", "/mcp", body, headers).json()["result"]

@@ -42,7 +42,10 @@ def bait(appliance: Appliance) -> Iterator[None]:
 
 @pytest.mark.covers("IMG-4", "BOX-7")
 def test_every_probe_meets_its_target_in_the_image() -> None:
-    terms: dict[str, Any] = {"protect": list(corpus.PROTECTED), "limits": {"timeout_s": 150, "output_retained_kb": 1024}}
+    terms: dict[str, Any] = {
+        "protect": list(corpus.PROTECTED),
+        "limits": {"timeout_s": 150, "output_retained_kb": 1024},
+    }
     with home(**terms) as folder:
         tools = folder / "probes"
         tools.mkdir()
