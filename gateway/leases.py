@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.errors import Code, ToolError
-from gateway.registry import Workspace, inside
+from gateway.registry import Workspace
+from gateway.system_places import inside
 
 HolderKind = Literal["process", "patch"]
 _REMEDY: dict[HolderKind, str] = {

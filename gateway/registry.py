@@ -13,16 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from gateway import system_places
 from gateway.answers import Profile
 from gateway.errors import Code, RegistryRefused, ToolError
 from gateway.image import check_root_inside
 from gateway.registry_file import RegistryFile, WorkspaceEntry, read_registry_file
 from gateway.root_access import REMEDY, lacking, readable
+from gateway.system_places import inside
 from runner.api import Limits, WorkspaceRef, WorkspaceTerms
 
 EnvironmentKind = Literal["host", "linux-container"]
-_NEVER_A_ROOT = ("/proc", "/sys", "/dev")
-_SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,6 @@ def _places(path: str) -> tuple[str, str]:
     return os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(absolute)), os.path.basename(absolute))
 
 
-def inside(path: str, directory: str) -> bool:
-    """Whether canonical `path` is `directory` or lies below it."""
-    return directory == "/" or path == directory or path.startswith(directory + "/")
-
-
 def _workspace(
     file: str, workspace_id: str, entry: WorkspaceEntry, kinds: Mapping[str, EnvironmentKind], guarded: Guarded
 ) -> Workspace:
@@ -209,12 +204,8 @@ def _check_root(file: str, key: str, root: str, guarded: Guarded) -> os.stat_res
         data = os.path.realpath(guarded.data_dir)
         if inside(data, root) or inside(root, data):
             raise refuse(f"{root} and the data directory {data} overlap", "keep them apart, with --data-dir")
-    for system in _NEVER_A_ROOT:
-        if inside(root, system) or inside(system, root):
-            raise refuse(f"{root} is of the kernel's own file systems", "name the project's directory")
-    for system in _SYSTEM:
-        if inside(system, root) or inside(os.path.realpath(system), root):
-            raise refuse(f"{root} is or holds the system directory {system}", "name the project's directory")
+    if problem := system_places.why_no_root(root):
+        raise refuse(problem, "name the project's directory")
     return status
 
 
@@ -243,8 +234,8 @@ def _check_mounts(file: str, source: RegistryFile, workspaces: Mapping[str, Work
                 raise refuse(f"{mount} does not exist", "create it or remove the entry")
             if real != mount:
                 raise refuse(f"{mount} is not a canonical path", f"write {real}")
-            if real == "/" or any(inside(system, real) or inside(real, system) for system in _NEVER_A_ROOT):
-                raise refuse(f"{mount} would show the whole system or the kernel's files", "name a narrower directory")
+            if problem := system_places.why_no_mount(real):
+                raise refuse(problem, "name a narrower directory")
             for what, path in (*guarded.private, ("the data directory", guarded.data_dir)):
                 if path is not None:
                     held = _places(path)
