@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
-from runner.api import ApplyPatch, ErrorCode, FindFiles, ReadFile, RecoverPatches, RunnerError
+from runner.api import ApplyPatch, ErrorCode, FindFiles, ReadFile, RecoverPatches, RunnerError, TidyWorkspace
+from sandbox_helper.protocol import PLACEHOLDER_MTIME_S
 from tests.contract.conftest import SANDBOXED
 from tests.contract.rig import Rig
 
@@ -45,6 +47,19 @@ async def test_a_patch_is_checked_applied_and_seen_by_a_command(rig: Rig, tmp_pa
     assert (await rig.run("cat patched.txt"))[0] == "from a patch\n"
     recovered = await rig.runner.recover_patches(RecoverPatches(workspace=rig.ref(), journal_dir=str(tmp_path)))
     assert {operation.status for operation in recovered.recovered} <= {"applied"}
+
+
+@pytest.mark.covers("BOX-7")
+@pytest.mark.parametrize("shared_rig", SANDBOXED, indirect=True)
+async def test_a_workspace_is_tidied_of_placeholders_alone(rig: Rig) -> None:
+    for name in (".left", ".own"):
+        os.close(os.open(f"{rig.root}/{name}", os.O_CREAT, 0))
+    os.utime(f"{rig.root}/.left", (PLACEHOLDER_MTIME_S, PLACEHOLDER_MTIME_S))
+    request = TidyWorkspace(workspace=rig.ref(), protect=(".left", ".own", ".absent"))
+    assert (await rig.runner.tidy_workspace(request)).removed == (".left",)
+    assert (await rig.runner.tidy_workspace(request)).removed == ()
+    assert (await rig.run("ls -A .left .own 2>/dev/null"))[0] == ".own\n"
+    os.unlink(f"{rig.root}/.own")
 
 
 @pytest.mark.covers("FS-2")
