@@ -28,7 +28,7 @@ def place(it: Core, name: str, protect: tuple[str, ...]) -> tuple[str, tuple[str
 
 
 async def test_every_workspace_with_protected_names_is_tidied_before_it_serves(tmp_path: Path) -> None:
-    entries = {"demo": WRITE, "mine": {"protect": [".codex"]}, "bare": {"protect": []}}
+    entries: dict[str, dict[str, object]] = {"demo": WRITE, "mine": {"protect": [".codex"]}, "bare": {"protect": []}}
     async with core(tmp_path, entries) as it:
         assert {root for root, _ in tidied(it.runner)} == {str(it.root("demo")), str(it.root("mine"))}
         assert place(it, "mine", (".codex",)) in tidied(it.runner)
