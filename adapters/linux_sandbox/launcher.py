@@ -155,7 +155,9 @@ class LinuxSandboxLauncher:
             if weaker is None and said.stage == "chdir":
                 raise _launch_failed(said)  # the sandbox stands; it is the workspace that lets nobody in
             if weaker is None:
-                feature, remedy = ("identity", IDENTITY) if is_idmap_failure(said) else remedy_for(said)
+                # Only root maps ids; for another uid the call was refused by a filter around the helper.
+                mapped = is_idmap_failure(said) and (await self._facts()).uid == 0
+                feature, remedy = ("identity", IDENTITY) if mapped else remedy_for(said)
                 message = f"the sandbox cannot be made: {said.stage}: {said.message} {said.path}".rstrip()
                 raise SandboxUnavailable(feature, said.errno, message, remedy=remedy)
             if weaker.leaf is None and abilities.leaf is not None:

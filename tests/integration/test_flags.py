@@ -45,6 +45,7 @@ def test_without_one_addition_to_the_profile_no_command_runs_and_doctor_says_so(
     assert ended.status == 1, ended
     assert "commands are refused" in ended.output
     assert call in ended.output
+    assert "--security-opt seccomp=image/seccomp.json" in ended.output
 
 
 @pytest.mark.covers("IMG-2")
