@@ -138,6 +138,10 @@ class Appliance:
     def run(self, *argv: str) -> dict[str, Any]:
         """Runs a sandboxed command to its end; its status."""
         process_id = self.call("exec_command", workspace_id="demo", command=list(argv))["process_id"]
+        return self.ended(process_id)
+
+    def ended(self, process_id: str) -> dict[str, Any]:
+        """The status of a command once it is over; each wait also ends with new output."""
         while (status := self.call("process_status", process_id=process_id, wait_ms=5_000))["state"] == "running":
             pass
         return status
@@ -171,6 +175,8 @@ class Appliance:
             part = self.call("read_process", process_id=process_id, cursor=cursor, wait_ms=5_000)
             text, cursor = text + str(part["chunk"]), int(part["cursor"])
             if part["eof"]:
+                # The end of the output may be seen before the exit, and until then the workspace is the command's.
+                self.ended(process_id)
                 return text
 
     def wait(self) -> int:
