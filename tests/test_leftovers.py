@@ -89,7 +89,11 @@ def test_three_hundred_commands_leave_no_process_descriptor_zombie_or_file() -> 
 @pytest.mark.timeout(60)
 def test_a_program_that_is_killed_takes_every_daemon_along() -> None:
     with running_program() as program:
-        program.call("exec_command", workspace_id="demo", command=["sh", "-c", "setsid sleep 1000 & sleep 1000"])
+        # The shell's own command line names the second one.
+        script = "setsid sleep 1000 & until grep -q ^sleep /proc/$!/cmdline; do :; done; echo ready; sleep 1000"
+        started = program.call("exec_command", workspace_id="demo", command=["sh", "-c", script])
+        said = program.call("read_process", process_id=started["process_id"], wait_ms=10_000)
+        assert said["chunk"] == "ready\n"
         family = program.family()
         assert sum("sleep 1000" in what for what in family.values()) >= 2
         program.process.kill()

@@ -18,6 +18,9 @@ from structlog.typing import FilteringBoundLogger
 from gateway.metrics import Metrics
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
+DISCARDED_BYTES = MAX_BODY_BYTES
+"""Of a body over the limit, read and thrown away before the answer: a peer that is cut off while it writes sees a
+broken connection and not the reason."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -126,14 +129,15 @@ class Door:
         return hmac.compare_digest(shown.strip(), self._token) and scheme.lower() == b"bearer"
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = finished = False
+        started = finished = complete = False
         received = 0
 
         async def bounded_receive() -> Message:
-            nonlocal received
+            nonlocal received, complete
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
                 if received > MAX_BODY_BYTES:  # sent in chunks, without a length
                     raise _BodyTooLarge
             return message
@@ -149,6 +153,8 @@ class Door:
         except _BodyTooLarge:
             self._note(scope, "size")
             if not started:
+                if not complete:
+                    await _discard(receive)
                 await _answer(send, 413, "size", _TOO_LARGE, [(b"connection", b"close")])
         except asyncio.CancelledError:
             if not self._closing:
@@ -163,6 +169,16 @@ class Door:
 
 _TOO_LARGE = f"the request body is over {MAX_BODY_BYTES} bytes; send less at once"
 _CLOSING = "the server is shutting down; what was called may have had its effect: look before you repeat it"
+
+
+async def _discard(receive: Receive) -> None:
+    """The rest of a body, as far as DISCARDED_BYTES. The connection's deadline bounds the time."""
+    left = DISCARDED_BYTES
+    while left > 0:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+        left -= len(message.get("body", b""))
 
 
 async def _answer(send: Send, status: int, reason: str, text: str, headers: list[tuple[bytes, bytes]]) -> None:

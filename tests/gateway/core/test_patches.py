@@ -475,12 +475,15 @@ async def test_an_end_that_cannot_be_recorded_holds_the_workspace_until_it_can(
     monkeypatch.setattr(recovery, "LAST_RETRY_S", 0.01)
     async with core(tmp_path) as c:
         c.runner.answers["apply_patch"] = APPLIED
+        # Recovery is tried again at once; it may not ask before its answer is known.
+        c.runner.hold["recover_patches"] = asyncio.Event()
         with pytest.MonkeyPatch.context() as patched:
             fail_writes(c.application, patched, after=1)
             error = await c.refused(c.application.apply_patch("demo", PATCH), Code.FILE_OPERATION_FAILED)
             assert error.operation_id is not None
             assert error.details == {"status": "applied", "reason": "ledger_not_writable"}
             c.runner.answers["recover_patches"] = recovered(error.operation_id, "applied")
+            c.runner.hold["recover_patches"].set()
             assert not await c.is_free()
         await until_free(c)
         found = await status(c, error.operation_id)
