@@ -38,6 +38,8 @@ from runner.api import Isolation, IsolationReport, Limits, Protection, Workspace
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
 
+NO_ROOM_REMEDY = "Give the temporary directory (TMPDIR, else /tmp) some room."
+
 
 class LinuxSandboxLauncher:
     """`liveness_fd`: inherited by the helper and every PID 1; its other end reads EOF once all of them are gone.
@@ -126,7 +128,7 @@ class LinuxSandboxLauncher:
                         probe = await self._run_probe(helper, terms)
                 except OSError as error:
                     message = f"no temporary directory for the sandbox's probe: {error.strerror}"
-                    raise SandboxUnavailable("probe", _name(error), message, remedy="Give /tmp some room.") from error
+                    raise SandboxUnavailable("probe", _name(error), message, remedy=NO_ROOM_REMEDY) from error
                 self._probe = probe
         return probe
 
@@ -346,6 +348,8 @@ class LinuxSandboxLauncher:
             said = await channels.read_report(hand_over)
             self._roots.litter(terms.root, [cover.name for cover in said.covers if cover.placeholder])
             if not said.executing:
+                # Where covering failed half-way, the report names none of the placeholders made until then.
+                self._roots.litter(terms.root, terms.protect)
                 await reap_pidfd(started.pidfd, kill=True)
                 self._told.discard(started.pid)
                 raise hand_over.failure or _launch_failed(_failure_of(said))

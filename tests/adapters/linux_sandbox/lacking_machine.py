@@ -39,9 +39,9 @@ def lose(what: str) -> None:
             checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))
         else:
             own_user_namespace()
-        # Chosen while there was room; then one inode, which the directory's root takes.
-        tempfile.gettempdir()
-        checked(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(0), b"nr_inodes=1,mode=1777"))
+        # Not over /tmp itself, where this program may lie. One inode, which the directory's root takes.
+        tempfile.tempdir = sys.argv[2]
+        checked(libc.mount(b"tmpfs", sys.argv[2].encode(), b"tmpfs", ctypes.c_ulong(0), b"nr_inodes=1,mode=1777"))
     elif what in ("id-maps", "id-maps-of-root"):
         checked(libc.unshare(NEWNS))
         checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None))

@@ -154,6 +154,21 @@ async def test_a_link_planted_at_a_protected_name_stops_the_next_start(
     assert "ran" not in await asyncio.to_thread(os.listdir, workspace)
 
 
+@pytest.mark.covers("BOX-7", "PROC-8")
+@pytest.mark.parametrize("planted", ["a", "b", "d/c"])
+@pytest.mark.parametrize("how", ["ln -s /tmp {}", "mkfifo {}"])
+async def test_a_start_that_fails_at_one_name_leaves_no_placeholder_of_the_others(
+    launcher: LinuxSandboxLauncher, workspace: str, planted: str, how: str
+) -> None:
+    names = ("a", "b", "d/c")
+    await shell(launcher, terms(workspace), f"mkdir d; {how.format(planted)}")
+    with pytest.raises(LaunchFailed) as failure:
+        await start(launcher, terms(workspace, protect=names), ("/bin/true",))
+    assert failure.value.stage == "protect"
+    there = [name for name in names if os.path.lexists(f"{workspace}/{name}")]  # noqa: ASYNC240
+    assert there == [planted]
+
+
 @pytest.mark.parametrize(
     ("plant", "errno"),
     [
