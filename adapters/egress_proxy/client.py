@@ -1,8 +1,9 @@
 """The runner's end of the proxy: starts the process when it is first needed, hands commands over, counts decisions.
 
 A proxy that died is started again for the next command; the commands it served have lost their network by then and
-nothing else. Whatever goes wrong is a ProxyFailed, and the command does not start. Refuses to know protocols and to
-decide. Joined by `runner.__main__`, used by the sandbox's launcher.
+nothing else. One that is slow fails the start that waits for it and goes on serving the others; only one that said
+nothing at all for long after it was asked is taken for dead. Whatever goes wrong is a ProxyFailed, and the command does
+not start. Refuses to know protocols and to decide. Joined by `runner.__main__`, used by the sandbox's launcher.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from runner.ports import LaunchFailed
 
 START_TIMEOUT_S = 20.0
 SERVE_TIMEOUT_S = 10.0
+SILENCE_S = 60.0
+"""A proxy that lives answers each `serve` in the end; one that says nothing for this long after one serves nobody."""
 END_GRACE_S = 2.0
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
 
@@ -27,9 +30,9 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py
 class ProxyFailed(LaunchFailed):
     """There is no proxy for the command, which therefore does not start; the text says why."""
 
-    def __init__(self, message: str) -> None:
-        remedy = "Start the command again, which starts the proxy again; the runner's log says what it said."
-        super().__init__("network", "ENETDOWN", message, path="proxy", remedy=remedy)
+    def __init__(self, message: str, errno: str = "ENETDOWN", remedy: str | None = None) -> None:
+        remedy = remedy or "Start the command again, which starts the proxy again; the runner's log says what it said."
+        super().__init__("network", errno, message, path="proxy", remedy=remedy)
 
 
 def program() -> list[str]:
@@ -135,6 +138,8 @@ class _Running:
     def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
         self._process, self._socket = process, connection
         self._answers: dict[int, asyncio.Future[None]] = {}
+        self._unanswered: set[int] = set()
+        self._silence: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._send_turn = asyncio.Lock()
         self.confinement: Mapping[str, str] = {}
@@ -182,19 +187,40 @@ class _Running:
         return running
 
     async def ask(self, number: int, message: bytes, fds: Sequence[int]) -> None:
-        """Raises ProxyFailed."""
+        """Raises ProxyFailed; one that says EAGAIN leaves the proxy to those it serves."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
             async with asyncio.timeout(SERVE_TIMEOUT_S):
                 await self._send(message, fds)
+                self._unanswered.add(number)
+                self._listen()
                 await answer
         except TimeoutError:
-            # A proxy that does not answer serves nobody: the next command gets another.
-            self._lose("the egress proxy does not answer")
-            raise ProxyFailed("the egress proxy does not answer") from None
+            # Slow, or dead: its silence tells later. If it answers yet, it finds that the command has ended.
+            raise ProxyFailed(
+                f"the egress proxy did not answer in {SERVE_TIMEOUT_S:.0f} s",
+                "EAGAIN",
+                "Start the command again; commands that run keep their network.",
+            ) from None
         finally:
             self._answers.pop(number, None)
+
+    def _listen(self) -> None:
+        """While a `serve` is unanswered, whether anybody still waits or not; each word begins it anew."""
+        if self._silence is None and self._unanswered:
+            self._silence = asyncio.get_running_loop().call_later(SILENCE_S, self._on_silence)
+
+    def _on_silence(self) -> None:
+        fired = self._silence
+        self._on_readable()  # what came while this process itself was late counts
+        if self._silence is fired:
+            self._lose(f"the egress proxy said nothing for {SILENCE_S:.0f} s")
+
+    def _end_silence(self) -> None:
+        silence, self._silence = self._silence, None
+        if silence is not None:
+            silence.cancel()
 
     async def _send(self, message: bytes, fds: Sequence[int]) -> None:
         async with self._send_turn:
@@ -230,10 +256,14 @@ class _Running:
             if not message:
                 self._lose("the egress proxy ended")
                 return
+            self._end_silence()
             try:
                 self._take(*wire.decode(message))
             except (wire.WireError, ValueError, TypeError, KeyError, AttributeError) as error:
                 self._lose(f"the egress proxy makes no sense: {error}")
+            else:
+                if not self.lost:
+                    self._listen()
 
     def _take(self, what: str, value: Any) -> None:
         if what == "hello" and not self._ready.done():
@@ -246,6 +276,7 @@ class _Running:
         elif what == "counts":
             self.counts = {(via, decision): int(number) for via, decision, number in value}
         elif what in ("serving", "refused"):
+            self._unanswered.discard(value["id"])
             answer = self._answers.get(value["id"])
             if answer is None or answer.done():
                 return
@@ -260,6 +291,7 @@ class _Running:
         if self.lost:
             return
         self.lost = True
+        self._end_silence()
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         for waiting in (self._ready, *self._answers.values()):
             if not waiting.done():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.egress_proxy import wire
+from adapters.egress_proxy import client, wire
 from adapters.egress_proxy.client import EgressProxy, ProxyFailed, program
 from adapters.egress_proxy.lockdown import PROXY_ID
 from runner.api import WorkspaceTerms
@@ -77,6 +77,70 @@ async def test_another_proxy_is_started_when_one_has_died_and_counts_go_on(proxy
             except ProxyFailed:
                 continue
     assert proxy.pid not in (None, first)
+
+
+async def test_a_slow_proxy_fails_the_start_that_waits_and_goes_on_serving_the_others(
+    proxy: EgressProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener() as made, closing_pidfd() as command:
+        listeners = [("proxy", made.fileno())]
+        await proxy.serve(terms("a.test"), "p", command, listeners)
+        pid = proxy.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as hurry:
+            hurry.setattr(client, "SERVE_TIMEOUT_S", 0.05)
+            with pytest.raises(ProxyFailed, match="did not answer") as failure:
+                await proxy.serve(terms("a.test"), "q", command, listeners)
+        assert (failure.value.stage, failure.value.errno, proxy.pid) == ("network", "EAGAIN", pid)
+        os.kill(pid, signal.SIGCONT)
+        await proxy.serve(terms("a.test"), "r", command, listeners)
+        assert proxy.pid == pid
+
+
+async def test_an_answer_that_waits_unread_when_the_silence_is_judged_counts(
+    proxy: EgressProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is read until its time is up: every turn of the loop finds the timer first.
+    with listener() as made, closing_pidfd() as command:
+        await proxy.start()
+        pid = proxy.pid
+        running = proxy._running
+        assert running is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(running._socket.fileno())
+        judged = asyncio.Event()
+        judge = running._on_silence
+
+        def once_it_has_answered() -> None:
+            assert wait_readable(running._socket.fileno())
+            judge()
+            judged.set()
+
+        monkeypatch.setattr(running, "_on_silence", once_it_has_answered)
+        with monkeypatch.context() as hurry:
+            hurry.setattr(client, "SILENCE_S", 0.0)
+            async with asyncio.timeout(BOUND_S):
+                await proxy.serve(terms("a.test"), "p", command, [("proxy", made.fileno())])
+                await judged.wait()
+        assert proxy.pid == pid
+
+
+async def test_a_proxy_that_stays_silent_is_replaced_for_the_next_command(
+    proxy: EgressProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener() as made, closing_pidfd() as command:
+        await proxy.start()
+        pid = proxy.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as hurry:
+            hurry.setattr(client, "SERVE_TIMEOUT_S", 0.05)
+            hurry.setattr(client, "SILENCE_S", 0.2)
+            with pytest.raises(ProxyFailed, match="did not answer"):
+                await proxy.serve(terms("a.test"), "p", command, [("proxy", made.fileno())])
+        await proxy.serve(terms("a.test"), "q", command, [("proxy", made.fileno())])
+        assert proxy.pid not in (None, pid)
 
 
 async def test_what_the_proxy_cannot_serve_is_refused_and_it_goes_on(proxy: EgressProxy) -> None:
