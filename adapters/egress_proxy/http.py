@@ -14,6 +14,10 @@ from adapters.egress_proxy.hosts import BadHost, Host, parse_host
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_CHUNK_LINE_BYTES = 256
+MAX_LINES_A_TURN = 512
+MAX_SMALL_CHUNKS = 4096
+MIN_CHUNK_BYTES = 64
+MAX_TRAILER_LINES = 128
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _URI = re.compile(rb"http://([^/?#]+)([/?][\x21-\x7e]*)?", re.IGNORECASE)
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -27,6 +31,10 @@ _HOP_BY_HOP = frozenset(
 
 class BadRequest(ValueError):
     """Bytes that are no request this proxy takes; the text says why."""
+
+
+class ChunksTooSmall(BadRequest):
+    """A body whose chunks cost more than they carry."""
 
 
 @dataclass(frozen=True)
@@ -138,30 +146,41 @@ def parse_authority(text: bytes, default_port: int | None) -> tuple[Host, int]:
 
 
 class BodyMeter:
-    """Tells which of the bytes that follow a head are its body. `over` once it is complete."""
+    """Tells which of the bytes that follow a head are its body. `over` once it is complete.
+
+    `lines`: how many lines between chunks the last `feed` began or went on with, at most MAX_LINES_A_TURN.
+    """
 
     def __init__(self, body_bytes: int | None) -> None:
-        self._chunked = body_bytes is None
+        self.chunked = body_bytes is None
         self._left = body_bytes or 0
-        self._state = "line" if self._chunked else "data"
+        self._state = "line" if self.chunked else "data"
         self._line = b""
-        self.over = not self._chunked and self._left == 0
+        self._chunks = self._carried = self._trailers = 0
+        self.lines = 0
+        self.over = not self.chunked and self._left == 0
 
     def feed(self, data: bytes) -> int:
-        """How many of these bytes belong to the body, from the first on. Raises BadRequest for a bad chunk."""
-        if not self._chunked:
+        """How many of these bytes belong to the body, from the first on.
+
+        Fewer than there are, without being `over`, where the lines of this turn are used up: feed the rest in another.
+        Raises BadRequest for a bad chunk, ChunksTooSmall for more than MAX_SMALL_CHUNKS of fewer than MIN_CHUNK_BYTES
+        on average.
+        """
+        if not self.chunked:
             taken = min(self._left, len(data))
             self._left -= taken
             self.over = self._left == 0
             return taken
-        at = 0
-        while at < len(data) and not self.over:
+        at = self.lines = 0
+        while at < len(data) and not self.over and self.lines < MAX_LINES_A_TURN:
             if self._state == "data":
                 step = min(self._left, len(data) - at)
                 at, self._left = at + step, self._left - step
                 if self._left == 0:
                     self._state = "line"
             else:
+                self.lines += 1
                 at = self._take_line(data, at)
         return at
 
@@ -182,6 +201,9 @@ class BodyMeter:
         if self._state == "trailer":
             # Trailers are passed on as they are; an empty line ends them.
             self.over = not line
+            self._trailers += 1
+            if self._trailers > MAX_TRAILER_LINES and line:
+                raise BadRequest("the body has too many trailers")
             return
         size = line.partition(b";")[0].strip(b" \t")
         if not re.fullmatch(rb"[0-9A-Fa-f]{1,15}", size):
@@ -192,3 +214,12 @@ class BodyMeter:
         else:
             # The line end behind the data is part of the chunk, and checked by the server.
             self._state, self._left = "data", length + 2
+            self._count(length)
+
+    def _count(self, length: int) -> None:
+        # What the earlier chunks carried: this one's size is a promise so far.
+        if self._chunks >= MAX_SMALL_CHUNKS and self._carried < MIN_CHUNK_BYTES * self._chunks:
+            raise ChunksTooSmall(
+                f"chunks_too_small: {self._chunks} chunks carried fewer than {MIN_CHUNK_BYTES} bytes each on average"
+            )
+        self._chunks, self._carried = self._chunks + 1, self._carried + length

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from adapters.egress_proxy import wire
 from adapters.egress_proxy.budget import Budget
-from adapters.egress_proxy.http import MAX_HEAD_BYTES, BadRequest, BodyMeter, HeadParser, Request
+from adapters.egress_proxy.http import (
+    MAX_HEAD_BYTES,
+    MAX_LINES_A_TURN,
+    MAX_SMALL_CHUNKS,
+    MAX_TRAILER_LINES,
+    MIN_CHUNK_BYTES,
+    BadRequest,
+    BodyMeter,
+    ChunksTooSmall,
+    HeadParser,
+    Request,
+)
 from adapters.egress_proxy.names import MAX_NAMES, STAND_INS, BadQuery, Names
 from adapters.egress_proxy.socks import (
     GREETING_ANSWER,
@@ -133,6 +144,45 @@ def test_any_bytes_as_chunks_are_taken_or_bad(data: bytes) -> None:
         assert 0 <= meter.feed(data) <= len(data)
     except BadRequest:
         pass
+
+
+def eat(meter: BodyMeter, data: bytes) -> int:
+    """All of it, a turn at a time: how many turns it took."""
+    turns = 0
+    while data and not meter.over:
+        data = data[meter.feed(data) :]
+        assert meter.lines <= MAX_LINES_A_TURN
+        turns += 1
+    return turns
+
+
+def test_a_turn_parses_a_bounded_part_of_what_it_is_given() -> None:
+    meter = BodyMeter(None)
+    assert eat(meter, b"1\r\na\r\n" * (3 * MAX_LINES_A_TURN) + b"0\r\n\r\n") == 4
+    assert meter.over
+
+
+@pytest.mark.parametrize(("size", "bad"), [(MIN_CHUNK_BYTES - 1, True), (MIN_CHUNK_BYTES, False), (1, True)])
+def test_a_body_of_very_many_chunks_is_refused_where_they_carry_little(size: int, bad: bool) -> None:
+    chunk, end = b"%x\r\n" % size + b"a" * size + b"\r\n", b"0\r\n\r\n"
+    meter = BodyMeter(None)
+    eat(meter, chunk * MAX_SMALL_CHUNKS + end)
+    assert meter.over, "so many are taken, whatever they carry"
+    meter = BodyMeter(None)
+    if bad:
+        with pytest.raises(ChunksTooSmall, match="chunks_too_small"):
+            eat(meter, chunk * (MAX_SMALL_CHUNKS + 1) + end)
+    else:
+        eat(meter, chunk * (4 * MAX_SMALL_CHUNKS) + end)
+    assert meter.over is not bad
+
+
+def test_a_body_has_a_bounded_number_of_trailers() -> None:
+    meter = BodyMeter(None)
+    eat(meter, b"0\r\n" + b"a: b\r\n" * MAX_TRAILER_LINES + b"\r\n")
+    assert meter.over
+    with pytest.raises(BadRequest, match="trailers"):
+        eat(BodyMeter(None), b"0\r\n" + b"a: b\r\n" * (MAX_TRAILER_LINES + 1) + b"\r\n")
 
 
 # --- SOCKS ------------------------------------------------------------------------------------------------------------
