@@ -17,10 +17,10 @@ class Budget:
         self._rate_per_s, self._burst = rate_per_s, burst
         self._left, self._at = burst, now
 
-    def take(self, now: float) -> float:
-        """Takes one turn, and says for how many seconds to wait before using it."""
+    def take(self, now: float, turns: int = 1) -> float:
+        """Takes so many turns, and says for how many seconds to wait before using them."""
         self._refill(now)
-        self._left -= 1
+        self._left -= turns
         return max(0.0, -self._left / self._rate_per_s)
 
     def try_take(self, now: float) -> bool:

@@ -16,9 +16,9 @@ from adapters.egress_proxy.hosts import Address, Host
 from adapters.egress_proxy.journal import Journal, Record
 from adapters.egress_proxy.policy import Policy
 from adapters.egress_proxy.resolver import NotResolved, Resolver
+from adapters.egress_proxy.share import Share
 
 CONNECT_TIMEOUT_S = 10.0
-MAX_RESOLVING = 4
 MAX_TRIED = 4
 BUFFER_BYTES = 32 * 1024
 
@@ -39,14 +39,14 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True)
 class Gate:
-    """`workspace_id`, `process_id`: whose traffic it is, for the journal."""
+    """`workspace_id`, `process_id`: whose traffic it is, for the journal. `share`: the workspace's."""
 
     workspace_id: str
     process_id: str
     policy: Policy
     resolver: Resolver
     journal: Journal
-    resolving: asyncio.Semaphore
+    share: Share
     budget: Budget
 
     async def turn(self) -> None:
@@ -73,8 +73,7 @@ class Gate:
         addresses: Sequence[Address] = ()
         try:
             if decision.allowed and isinstance(host, str):
-                async with self.resolving:
-                    addresses = await self.resolver.addresses(host, port)
+                addresses = await self.resolver.addresses(host, port, self.share)
                 decision = self.policy.addresses(addresses, port, decision)
                 shown = ", ".join(str(address) for address in addresses[:MAX_TRIED])
                 record = replace(record, allowed=decision.allowed, reason=decision.reason, rule=decision.rule,

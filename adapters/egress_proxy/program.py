@@ -17,11 +17,12 @@ from typing import Any
 
 from adapters.egress_proxy import lockdown, wire
 from adapters.egress_proxy.budget import Budget
-from adapters.egress_proxy.gate import MAX_RESOLVING, Gate
+from adapters.egress_proxy.gate import Gate
 from adapters.egress_proxy.journal import Journal
 from adapters.egress_proxy.policy import BadRule, parse_policy
 from adapters.egress_proxy.resolver import FixedResolver, Resolver, SystemResolver
 from adapters.egress_proxy.session import Places, Session
+from adapters.egress_proxy.share import Shares
 
 MAX_DESCRIPTORS = 1 + wire.MAX_LISTENERS
 
@@ -38,6 +39,7 @@ class Program:
         self._send_turn = asyncio.Lock()
         self._sessions: set[Session] = set()
         self._places = Places()
+        self._shares = Shares()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -82,7 +84,7 @@ class Program:
             await self._send({"refused": {"id": serve.id, "message": str(error)}})
             return
         gate = Gate(serve.workspace_id, serve.process_id, policy, self._resolver, self._journal,
-                    asyncio.Semaphore(MAX_RESOLVING), Budget(asyncio.get_running_loop().time()))  # fmt: skip
+                    self._shares.of(serve.workspace_id), Budget(asyncio.get_running_loop().time()))  # fmt: skip
         session: Session = Session(gate, self._places, lambda: self._end(session))
         self._sessions.add(session)
         try:

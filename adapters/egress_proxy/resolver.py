@@ -1,7 +1,7 @@
 """From a name to its addresses, once for each connection. Refuses to know rules and to keep answers.
 
-The machine's own resolver runs in threads, since it blocks; how many one command may have under way at once is bounded
-by the caller. A fixed one serves tests, whose names are nobody's.
+The machine's own resolver runs in threads, since it blocks and nothing can end it; how many of them a workspace may
+hold is its share's to say. A fixed one serves tests, whose names are nobody's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Mapping
-from typing import Protocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
 
 from adapters.egress_proxy.hosts import Address, plain
+from adapters.egress_proxy.share import Share
 
 RESOLVE_TIMEOUT_S = 15.0
+MAX_THREADS = 32
+"""Of all workspaces together; each is started when it is first needed."""
 
 
 class NotResolved(Exception):
@@ -22,7 +26,7 @@ class NotResolved(Exception):
 
 
 class Resolver(Protocol):
-    async def addresses(self, name: str, port: int) -> tuple[Address, ...]:
+    async def addresses(self, name: str, port: int, share: Share) -> tuple[Address, ...]:
         """In the order in which they should be tried. Raises NotResolved."""
         ...
 
@@ -30,16 +34,39 @@ class Resolver(Protocol):
 class SystemResolver:
     """getaddrinfo(3), with whatever /etc/nsswitch.conf says."""
 
-    async def addresses(self, name: str, port: int) -> tuple[Address, ...]:
-        loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "resolver")
+
+    async def addresses(self, name: str, port: int, share: Share) -> tuple[Address, ...]:
+        late = "the workspace has too many names under resolution"
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+                await share.resolving.acquire()
+                late = "no name server answered in time"
+                found = await asyncio.wrap_future(self._look_up(name, port, share))
         except TimeoutError:
-            raise NotResolved("no name server answered in time") from None
+            raise NotResolved(late) from None
         except (OSError, UnicodeError) as error:
             raise NotResolved(f"the name has no address: {error}") from None
         return tuple(dict.fromkeys(plain(ipaddress.ip_address(entry[4][0])) for entry in found))
+
+    def _look_up(self, name: str, port: int, share: Share) -> Future[list[Any]]:
+        """Gives the share's turn back once the thread is: whoever waits may give up, getaddrinfo cannot."""
+        loop = asyncio.get_running_loop()
+
+        def back(_: object) -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: share.resolving.release())
+            except RuntimeError:
+                pass  # the loop is closed, so nobody waits for a turn
+
+        try:
+            looking = self._threads.submit(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+        except BaseException:
+            share.resolving.release()
+            raise
+        looking.add_done_callback(back)
+        return looking
 
 
 class FixedResolver:
@@ -49,7 +76,7 @@ class FixedResolver:
         """Raises ValueError for an address that is none."""
         self._names = {name: tuple(plain(ipaddress.ip_address(a)) for a in found) for name, found in names.items()}
 
-    async def addresses(self, name: str, port: int) -> tuple[Address, ...]:
+    async def addresses(self, name: str, port: int, share: Share) -> tuple[Address, ...]:
         if name not in self._names:
             raise NotResolved("the name has no address")
         return self._names[name]

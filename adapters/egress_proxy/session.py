@@ -19,6 +19,7 @@ from adapters.egress_proxy.hosts import Host
 from adapters.egress_proxy.journal import Record
 from adapters.egress_proxy.names import MAX_QUERY_BYTES, STAND_INS, Answer, BadQuery, Names
 from adapters.egress_proxy.relay import IDLE_TIMEOUT_S, Idle, copy, relay, shut
+from adapters.egress_proxy.share import Share
 
 HEAD_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 256
@@ -156,7 +157,7 @@ class Session:
                 server[1].write(parser.rest)
                 await relay((reader, writer), server)
             else:
-                await _forward(request, parser.rest, (reader, writer), server)
+                await _forward(self._gate, request, parser.rest, (reader, writer), server)
         finally:
             await shut(server[1])
 
@@ -266,7 +267,7 @@ async def _say(writer: asyncio.StreamWriter, status: str, why: str) -> None:
     await writer.drain()
 
 
-async def _forward(request: http.Request, rest: bytes, client: Streams, server: Streams) -> None:
+async def _forward(gate: Gate, request: http.Request, rest: bytes, client: Streams, server: Streams) -> None:
     """One request, its body, then the answer until the server closes. What follows the body ends the connection: it
     would be a request that nobody judged."""
     server[1].write(request.head)
@@ -276,13 +277,16 @@ async def _forward(request: http.Request, rest: bytes, client: Streams, server: 
             idle = Idle(timeout)
             async with asyncio.TaskGroup() as both:
                 answering = both.create_task(copy(server[0], client[1], idle.moved))
-                sending = both.create_task(_send_body(meter, rest, client[0], server[1], idle.moved))
+                sending = both.create_task(_send_body(gate.share, meter, rest, client[0], server[1], idle.moved))
                 answering.add_done_callback(lambda _: sending.cancel())
+    except* http.ChunksTooSmall as errors:
+        gate.refuse("http", str(request.host), request.port, str(errors.exceptions[0]))
     except* (OSError, http.BadRequest):
         pass  # one end is lost, or what the client sent on is no body
 
 
 async def _send_body(
+    share: Share,
     meter: http.BodyMeter,
     data: bytes,
     reader: asyncio.StreamReader,
@@ -293,7 +297,13 @@ async def _send_body(
         if data:
             if meter.over:
                 raise ConnectionAbortedError("more than one request")
-            taken = meter.feed(data)
+            if meter.chunked:
+                # One connection of a workspace parses at a time, and a bounded part of what it holds.
+                async with share.parsing:
+                    taken = meter.feed(data)
+                    await share.parsed(meter.lines)
+            else:
+                taken = meter.feed(data)
             writer.write(data[:taken])
             data = data[taken:]
             await writer.drain()

@@ -544,6 +544,36 @@ async def test_a_command_that_holds_too_many_connections_is_bounded_and_another_
     assert net.proxy.counts["proxy", "refused"] == 64
 
 
+async def test_connections_that_send_bodies_in_tiny_chunks_are_ended_with_a_reason_and_another_is_served(
+    net: Net,
+) -> None:
+    # Its server keeps the connection open and reads: what ends it is the proxy alone.
+    flood = (
+        "import socket, threading\n"
+        "head = b'POST http://allowed.test/ HTTP/1.1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n'\n"
+        "def send(s):\n"
+        "    try:\n"
+        "        while True: s.sendall(b'1\\r\\na\\r\\n' * 4096)\n"
+        "    except OSError: pass\n"
+        "held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(16)]\n"
+        "for s in held: s.sendall(head)\n"
+        "threads = [threading.Thread(target=send, args=(s,)) for s in held]\n"
+        "for t in threads: t.start()\n"
+        "print('flooding', flush=True)\n"
+        "for t in threads: t.join()\n"
+        "print('ended')\n"
+    )
+    flooding = await start(net.launcher, net.terms(), (PYTHON, "-c", flood))
+    await read_until(flooding, b"flooding\n")
+    other = net.terms(workspace_id="two")
+    ended = await run(net.launcher, other, "/bin/sh", "-c", "curl -sS http://allowed.test/where")
+    assert ended.output == f"allowed.test at {PUBLIC}\n"
+    pid = net.proxy.pid
+    assert (await finish(flooding)).output == "ended\n"
+    assert "chunks_too_small" in net.refused("allowed.test", "http")
+    assert net.proxy.pid == pid
+
+
 async def test_forty_commands_leave_no_descriptor_behind(net: Net) -> None:
     await net.shell("true")
     pid = net.proxy.pid
