@@ -21,7 +21,12 @@ OTHERS = ("/tmp/home", "/tmp/agent-home", "/dev/shm", "/dev/pts", "/var/tmp", "/
 def places() -> list[str]:
     """Canonical names of the top two levels of this machine, and names that only other machines have."""
     tops = ["/" + name for name in os.listdir("/")]
-    below = [os.path.join(top, name) for top in tops if os.path.isdir(top) for name in sorted(os.listdir(top))[:400]]
+    below = [
+        os.path.join(top, name)
+        for top in tops
+        if os.access(top, os.R_OK) and os.path.isdir(top)
+        for name in sorted(os.listdir(top))[:400]
+    ]
     known = [*host_facts._ETC_COPIED, *host_facts._ETC_BOUND, *host_facts._LINKS]
     return list(dict.fromkeys(["/", *tops, *below, *OTHERS, *known]))
 
