@@ -32,8 +32,12 @@ _SESSIONS_LOG = "mcp.server.streamable_http"
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """A client that goes away while its messages are under way is no error, and no news."""
-    return not (record.exc_info and isinstance(record.exc_info[1], SESSION_ENDED))
+    """A client that goes away while its messages, or one message's body, are under way is no error, and no news."""
+    if not record.exc_info:
+        return True
+    from starlette.requests import ClientDisconnect  # for records of a server alone: commands start without it
+
+    return not isinstance(record.exc_info[1], (*SESSION_ENDED, ClientDisconnect))
 
 
 class Redactor:

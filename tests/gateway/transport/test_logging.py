@@ -8,8 +8,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 import structlog
+from starlette.requests import ClientDisconnect
 
 from gateway import logging as gateway_logging
 from gateway.audit import LogAudit
@@ -114,3 +116,17 @@ def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> N
     assert b'codespace_decisions_total{kind="decision",outcome="allowed"} 1.0' in metrics.render()
     assert b'codespace_mutations_total{outcome="failed",tool="exec_command"} 1.0' in metrics.render()
     assert b"codespace_sandbox_start_seconds_count 0.0" in metrics.render()
+
+
+@pytest.mark.covers("NETIF-3")
+@pytest.mark.parametrize(
+    ("error", "written"), [(ClientDisconnect(), False), (anyio.ClosedResourceError(), False), (OSError("disk"), True)]
+)
+def test_a_client_that_leaves_in_mid_message_is_no_error_of_ours(error: Exception, written: bool) -> None:
+    stream = io.StringIO()
+    gateway_logging.configure("info", stream=stream)
+    try:
+        raise error
+    except (ClientDisconnect, anyio.ClosedResourceError, OSError):
+        logging.getLogger("mcp.server.streamable_http").exception("Error handling POST request")
+    assert bool(stream.getvalue()) is written
