@@ -19,10 +19,6 @@ class Requirement:
     reason: str | None = None
 
 
-_UNTESTED = "no test covers it yet"
-_NO_GRANTS = "built; its tests are not committed yet"
-_NO_WORKS = "built; its tests are not committed yet"
-
 REQUIREMENTS: Mapping[str, Requirement] = {
     "ENV-1": Requirement("an environment is the operator's choice"),
     "ENV-2": Requirement("no tool takes environment, cwd, env, timeout, network or permission"),
