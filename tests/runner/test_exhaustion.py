@@ -7,6 +7,7 @@ helper from outside, and lifted again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import tempfile
@@ -39,16 +40,21 @@ LIMITS: Mapping[str, int] = {
     "processes": resource.RLIMIT_NPROC,
     "memory": resource.RLIMIT_AS,
     "descriptors": resource.RLIMIT_NOFILE,
+    "few descriptors": resource.RLIMIT_NOFILE,
 }
 MUST_FAIL: Mapping[tuple[str, bool], Sequence[str]] = {
     ("processes", False): ("grep", "patch", "start"),
     ("processes", True): ("start",),
     ("memory", False): ("read",),
     ("memory", True): ("read",),
-    ("descriptors", False): ("patch", "start"),
+    ("descriptors", False): ("read", "find", "grep", "patch", "start"),
     ("descriptors", True): ("read", "find", "grep", "start"),
+    ("few descriptors", False): ("start",),
+    ("few descriptors", True): ("start",),
 }
 """Which requests cannot be done, by a worker that never did them and by one that has: the proof that it was short."""
+FEW = 2
+"""Free descriptors: enough to open a file, too few to start a command."""
 CODES: Mapping[str, ErrorCode] = {
     "start": ErrorCode.PROCESS_SPAWN_FAILED,
     "patch": ErrorCode.RUNNER_UNAVAILABLE,
@@ -81,10 +87,21 @@ def shorten(limit: str, pid: int) -> tuple[int, int]:
     elif limit == "memory":
         size_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
         left = size_pages * resource.getpagesize() + BIG // 2
+    elif limit == "descriptors":
+        left = 3
     else:
-        left = max(int(name) for name in os.listdir(f"/proc/{pid}/fd")) + 2
+        left = _lowest_free(pid, FEW) + 1
     resource.prlimit(pid, LIMITS[limit], (left, before[1]))
     return before
+
+
+def _lowest_free(pid: int, count: int) -> int:
+    """The number of the last one of `count` descriptors that it may still open: the limit is on the number, not on how
+    many are open, so the gaps below the highest one count as free.
+    """
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = (number for number in itertools.count() if number not in taken)
+    return next(itertools.islice(free, count - 1, None))
 
 
 async def outcomes(asked: Requests) -> dict[str, RunnerError | None]:
