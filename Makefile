@@ -6,7 +6,7 @@ RUN := $(PY) -X utf8
 PYTEST_ARGS ?=
 WORKERS ?= 2
 
-.PHONY: help setup programs demo run test lint types unit bench load parity inspector lock \
+.PHONY: help setup programs browser demo run test lint types unit bench load parity inspector lock \
   image image-base wheelhouse up down integration clean
 
 help: ## this list
@@ -25,6 +25,9 @@ run: setup ## serve REGISTRY=FILE until ^C
 	@test -n "$(REGISTRY)" || { echo "error: no registry: make run REGISTRY=FILE" >&2; exit 2; }
 	@$(RUN) -m gateway serve --registry "$(REGISTRY)"
 
+browser: # programs, and Chromium for the console's tests
+	@tools/setup.sh --with-browser
+
 test: lint types unit ## everything that CI checks
 
 lint: programs ## ruff, import contracts, boundaries
@@ -36,7 +39,7 @@ lint: programs ## ruff, import contracts, boundaries
 types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy
 
-unit: programs ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
+unit: browser ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
 	@$(RUN) -m tests.contained $(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick

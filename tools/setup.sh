@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh               what the program needs
 #   tools/setup.sh --with-tests  and the programs that tests, demo and benchmarks start
+#   tools/setup.sh --with-browser  and Chromium, for the console's tests: as a user without it they are skipped
 #
 # Reads PYTHON (default /usr/bin/python3: a version manager's shim costs up to 150 ms a start, and an interpreter below
 # a home would be invisible inside a sandbox). As root on Debian it installs missing packages; as a user it names them.
@@ -11,12 +12,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-/usr/bin/python3}
 packages=(python3 python3-venv python3-dev gcc libc6-dev libcap-dev)
-if [ "${1:-}" = --with-tests ]; then
-  packages+=(bubblewrap ca-certificates curl git make procps)
-elif [ $# -gt 0 ]; then
-  echo "error: unknown argument: $1: use --with-tests or nothing" >&2
-  exit 2
-fi
+programs=(bubblewrap ca-certificates curl git make procps)
+case "${1:-}" in
+  "") ;;
+  --with-tests) packages+=("${programs[@]}") ;;
+  --with-browser)
+    packages+=("${programs[@]}")
+    # A page without any font is a page without text.
+    if [ "$(id -u)" -eq 0 ]; then packages+=(chromium fonts-dejavu-core); fi
+    ;;
+  *)
+    echo "error: unknown argument: $1: use --with-tests, --with-browser or nothing" >&2
+    exit 2
+    ;;
+esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
