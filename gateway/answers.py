@@ -182,6 +182,12 @@ class OperationAnswer(Answer):
     events: tuple[OperationEvent, ...]
 
 
+class OperationListed(OperationAnswer):
+    """A recorded patch as its operator sees it. `error_code`: of one that was not applied, where it is known."""
+
+    error_code: str | None = None
+
+
 # --- approvals --------------------------------------------------------------------------------------------------------
 ApprovalState = Literal["pending", "granted", "denied", "resuming", "consumed"]
 
@@ -280,6 +286,21 @@ class IntentAnswer(Answer):
     kind: IntentKind
     delivery: Delivery
     body: str
+    state: IntentState
+
+
+class IntentOutline(Answer):
+    """One instruction in a list: `body` may be its beginning only. `size_bytes`: of the whole body."""
+
+    intent_id: str
+    work_id: str
+    workspace_id: str
+    position: int
+    revision: int
+    kind: IntentKind
+    delivery: Delivery
+    body: str
+    size_bytes: int
     state: IntentState
 
 

@@ -24,6 +24,7 @@ from gateway.answers import (
     HoldAnswer,
     HoldListed,
     OperationAnswer,
+    OperationListed,
     PatchAnswer,
     ProcessListed,
     Readiness,
@@ -32,6 +33,7 @@ from gateway.answers import (
     WorkOpened,
     WorkspaceInfo,
 )
+from gateway.changes import AnnouncingAudit, Changes, RunnerChanges
 from gateway.data_directory import open_data_directory
 from gateway.errors import StartFailed, ToolError
 from gateway.image import require_sandbox
@@ -43,6 +45,7 @@ from gateway.store.approvals import ApprovalStore, State
 from gateway.store.database import Database, StoreFailed
 from gateway.store.ledger import Ledger
 from gateway.store.migrations import MIGRATIONS
+from gateway.store.sessions import SessionStore
 from gateway.store.works import WorkStore
 from gateway.use_cases import apply_patch, exec_command, operation_status, process_calls, reading
 from gateway.use_cases.approvals import Approvals, Decision
@@ -115,9 +118,13 @@ class Application:
         self._log = log
         self._sandbox_needed = sandbox_needed
         nothing = Registry(file="", workspaces=MappingProxyType({}))
-        self._services = Services(registry=nothing, link=link, audit=audit, log=log, max_processes=max_processes)
+        self.changes = Changes()
+        """What the console watches."""
+        announcing = AnnouncingAudit(audit, self.changes)
+        self._services = Services(registry=nothing, link=link, audit=announcing, log=log, max_processes=max_processes)
         self._informant = Informant(self._services, version, patches=True)
-        self._database = Database(data_dir)
+        self._database = Database(data_dir, self.changes.note)
+        self.console_sessions = SessionStore(self._database)
         ledger = Ledger(self._database)
         self._recovery = Recovery(self._services, ledger, data_dir / "journal")
         self._patching = Patching(ledger, data_dir / "journal", self._recovery.take_over)
@@ -131,6 +138,7 @@ class Application:
         self._closing: asyncio.Task[None] | None = None
         self._tidying = Tidying(self._services)
         link.subscribe(Custody(self._services, self._recovery, self._runner_changed))
+        link.subscribe(RunnerChanges(self.changes))
 
     # --- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -167,6 +175,7 @@ class Application:
         async with self._reloading:
             await reload_registry(self._services, self._recovery, self._load_registry)
             self._informant.forget()
+            self.changes.note()
             await self._tidying.tidy()
         self._warn_of_unsandboxed()
 
@@ -314,6 +323,12 @@ class Application:
         return await operation_status.operation_status(
             self._services, self._patching, operation_id, operation_key, workspace_id
         )
+
+    async def list_operations(
+        self, workspace_id: str | None = None, before: str | None = None, limit: int = 50
+    ) -> tuple[OperationListed, ...]:
+        """Recorded patches of registered workspaces, newest first. For operators."""
+        return await operation_status.list_operations(self._services, self._patching, workspace_id, before, limit)
 
     # --- approvals ----------------------------------------------------------------------------------------------------
     async def hold_patch(

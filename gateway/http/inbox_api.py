@@ -46,9 +46,17 @@ class Queue(_Body):
 
 
 class Reorder(_Body):
-    """In the wanted order. Those left out keep their places."""
+    """In the wanted order. Those left out keep their places. `queue_revision`: the one that was read; another is a
+    conflict."""
 
     intent_ids: list[str] = Field(min_length=1, max_length=1_000)
+    queue_revision: int | None = None
+
+
+class Cancel(_Body):
+    """`revision`: the one that was read; another is a conflict."""
+
+    revision: int | None = None
 
 
 class Stop(_Body):
@@ -104,6 +112,11 @@ async def _edit(application: Application, call: Call) -> IntentAnswer:
     return await application.inbox.edit(call.path["intent_id"], edit.revision, edit.body, edit.delivery)
 
 
+async def _reorder(application: Application, call: Call) -> tuple[IntentAnswer, ...]:
+    reorder = call.of(Reorder)
+    return await application.inbox.reorder(call.path["work_id"], reorder.intent_ids, reorder.queue_revision)
+
+
 async def _holds(application: Application, call: Call) -> tuple[HoldListed, ...]:
     state = call.query.get("state")
     if state is not None and state not in get_args(State):
@@ -153,7 +166,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/inbox/works/{work_id}/reorder",
         "Put drafts and queued instructions into another order.",
         tuple[IntentAnswer, ...],
-        lambda app, call: app.inbox.reorder(call.path["work_id"], call.of(Reorder).intent_ids),
+        _reorder,
         body=Reorder,
     ),
     Endpoint(
@@ -200,8 +213,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/inbox/intents/{intent_id}/cancel",
         "Take an instruction back that is not claimed.",
         IntentAnswer,
-        lambda app, call: app.inbox.cancel(call.path["intent_id"]),
-        body=Nothing,
+        lambda app, call: app.inbox.cancel(call.path["intent_id"], call.of(Cancel).revision),
+        body=Cancel,
     ),
     Endpoint(
         "GET",

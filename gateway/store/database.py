@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,8 +51,10 @@ class Database:
     Cancelling a caller does not undo its job. Jobs must not keep their connection.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, wrote: Callable[[], None] = lambda: None) -> None:
+        """`wrote`: called on the event loop after each transaction that was not silent, whoever waited for it."""
         self._path = directory / FILE_NAME
+        self._wrote = wrote
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
         self._write_connection: sqlite3.Connection | None = None
@@ -68,10 +71,14 @@ class Database:
                 f"the database cannot be opened ({error})", str(self._path), "look at the disk, or move the file away"
             ) from None
 
-    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, job: Callable[[sqlite3.Connection], T], *, silent: bool = False) -> T:
         """Runs `job` in one transaction (BEGIN IMMEDIATE) and returns once it is durable. What it raises, but for
-        SQLite's own errors, rolls back and comes through. Raises `StoreFailed`."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._transaction, job)
+        SQLite's own errors, rolls back and comes through. Raises `StoreFailed`. `silent`: nothing that anybody is
+        shown is different."""
+        loop = asyncio.get_running_loop()
+        # From the thread itself: a caller that is cancelled would not say it, and the job is done all the same.
+        tell = None if silent else partial(loop.call_soon_threadsafe, self._wrote)
+        return await loop.run_in_executor(self._writer, self._transaction, job, tell)
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `job` on a connection that cannot write; it sees one moment, and every transaction that was told
@@ -131,7 +138,7 @@ class Database:
         connection.row_factory = sqlite3.Row
         self._read_connection = connection
 
-    def _transaction(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def _transaction(self, job: Callable[[sqlite3.Connection], T], tell: Callable[[], object] | None) -> T:
         connection = self._write_connection
         if connection is None:
             raise StoreFailed("it is closed")
@@ -140,6 +147,8 @@ class Database:
             try:
                 result = job(connection)
                 connection.execute("COMMIT")
+                if tell is not None:
+                    tell()
                 return result
             except BaseException:
                 if connection.in_transaction:  # SQLite has rolled back by itself after some errors, disk full for one

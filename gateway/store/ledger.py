@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.answers import OperationAnswer, OperationEvent
+from gateway.answers import OperationAnswer, OperationEvent, OperationListed
 from gateway.store.database import Database, timestamp
 from runner.api import FileChange
 
@@ -57,18 +58,26 @@ class Operation:
 
     def answer(self) -> OperationAnswer:
         """What `operation_status` says."""
+        return OperationAnswer(**self._fields())
+
+    def listed(self) -> OperationListed:
+        """What its operator sees."""
+        error = None if self.ending is None else self.ending.error
+        return OperationListed(**self._fields(), error_code=None if error is None else error.code)
+
+    def _fields(self) -> dict[str, Any]:
         ending = self.ending or Ending("unknown")
-        return OperationAnswer(
-            operation_id=self.operation_id,
-            operation_key=self.operation_key,
-            workspace_id=self.workspace_id,
-            status=None if self.ending is None else ending.status,
-            created_at=self.created_at,
-            finished_at=self.finished_at,
-            files=ending.files,
-            changes=ending.changes,
-            events=self.events,
-        )
+        return {
+            "operation_id": self.operation_id,
+            "operation_key": self.operation_key,
+            "workspace_id": self.workspace_id,
+            "status": None if self.ending is None else ending.status,
+            "created_at": self.created_at,
+            "finished_at": self.finished_at,
+            "files": ending.files,
+            "changes": ending.changes,
+            "events": self.events,
+        }
 
 
 class KeyTaken(Exception):
@@ -152,9 +161,25 @@ class Ledger:
 
         return await self._database.read(job)
 
+    async def listed(self, workspace_ids: Collection[str], before: str | None, limit: int) -> list[Operation]:
+        """Newest first, those of these workspaces. `before`: only older ones than this operation."""
+
+        def job(connection: sqlite3.Connection) -> list[Operation]:
+            marks = ", ".join("?" * len(workspace_ids))
+            rows = connection.execute(
+                f"SELECT * FROM operations WHERE workspace_id IN ({marks}) AND (? IS NULL OR operation_id < ?)"
+                " ORDER BY operation_id DESC LIMIT ?",
+                (*workspace_ids, before, before, limit),
+            )
+            return [_operation(connection, row) for row in rows.fetchall()]
+
+        return await self._database.read(job)
+
     async def check_writable(self) -> None:
         """Raises `StoreFailed` where a transaction cannot be made durable now."""
-        await self._database.write(lambda c: c.execute("UPDATE schema_migrations SET name = name").rowcount)
+        await self._database.write(
+            lambda c: c.execute("UPDATE schema_migrations SET name = name").rowcount, silent=True
+        )
 
 
 def _error_text(error: RecordedError | None) -> str | None:

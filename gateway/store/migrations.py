@@ -111,4 +111,18 @@ MIGRATIONS: tuple[Migration, ...] = (
             """,
         ),
     ),
+    Migration(
+        "0004_console_sessions",
+        (
+            """
+            CREATE TABLE console_sessions (
+                digest     TEXT PRIMARY KEY,
+                seal       TEXT NOT NULL,
+                created_at TEXT NOT NULL,
+                expires_at TEXT NOT NULL
+            ) STRICT
+            """,
+            "CREATE INDEX operations_of_workspace ON operations (workspace_id)",
+        ),
+    ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gateway import steering
-from gateway.answers import FinishAnswer, IntentAnswer, SteerItem, SteerStatus, WorkListed
+from gateway.answers import FinishAnswer, IntentAnswer, IntentOutline, SteerItem, SteerStatus, WorkListed
 from gateway.errors import Code, ToolError
 from gateway.steering import Delivery, IntentKind, IntentStep, WorkState
 from gateway.store.database import Database, timestamp
@@ -160,6 +160,21 @@ class WorkStore:
 
         return await self._database.read(job)
 
+    async def outlines(self, work_id: str, body_chars: int) -> tuple[IntentOutline, ...]:
+        """As `intents`, with no more of each body than its first `body_chars` characters."""
+
+        def job(connection: sqlite3.Connection) -> tuple[IntentOutline, ...]:
+            find_work(connection, work_id)
+            rows = connection.execute(
+                "SELECT intent_id, work_id, workspace_id, position, revision, kind, delivery, state,"
+                " substr(body, 1, ?) AS body, length(CAST(body AS BLOB)) AS size_bytes"
+                " FROM intents WHERE work_id = ? ORDER BY position, intent_id",
+                (body_chars, work_id),
+            ).fetchall()
+            return tuple(IntentOutline(**row) for row in rows)
+
+        return await self._database.read(job)
+
     async def intent(self, intent_id: str) -> IntentAnswer:
         return await self._database.read(lambda c: intent_answer(find_intent(c, intent_id)))
 
@@ -188,21 +203,36 @@ class WorkStore:
         """As `edit`, and WORK_CLOSED."""
         return await self._change(intent_id, "queue", revision, None, None)
 
-    async def cancel(self, intent_id: str) -> IntentAnswer:
-        """Again on a cancelled one: nothing. Raises `ToolError` INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE."""
+    async def cancel(self, intent_id: str, revision: int | None) -> IntentAnswer:
+        """Again on a cancelled one: nothing. Raises `ToolError` INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, and
+        INTENT_REVISION_CONFLICT unless `revision` is None."""
 
         def job(connection: sqlite3.Connection) -> IntentAnswer:
             row = find_intent(connection, intent_id)
-            return intent_answer(row if row["state"] == "cancelled" else move(connection, row, "cancel"))
+            if row["state"] == "cancelled":
+                return intent_answer(row)
+            steering.next_intent_state(intent_id, row["state"], "cancel")
+            _check_revision(row, revision)
+            return intent_answer(move(connection, row, "cancel"))
 
         return await self._database.write(job)
 
-    async def reorder(self, work_id: str, intent_ids: Sequence[str]) -> tuple[IntentAnswer, ...]:
+    async def reorder(
+        self, work_id: str, intent_ids: Sequence[str], queue_revision: int | None
+    ) -> tuple[IntentAnswer, ...]:
         """Puts these into this order, in the places that they have now; others keep theirs. Raises `ToolError`
-        INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, INVALID_ARGUMENT (one is named twice)."""
+        INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, INVALID_ARGUMENT (one is named twice), and
+        INTENT_REVISION_CONFLICT where the queue is at another revision than the one named."""
 
         def job(connection: sqlite3.Connection) -> tuple[IntentAnswer, ...]:
-            find_work(connection, work_id)
+            work = find_work(connection, work_id)
+            if queue_revision not in (None, work["queue_revision"]):
+                raise ToolError(
+                    Code.INTENT_REVISION_CONFLICT,
+                    f"the queue of work {work_id} is at revision {work['queue_revision']}, not {queue_revision}: "
+                    "look at it again",
+                    details={"work_id": work_id, "queue_revision": work["queue_revision"]},
+                )
             if len(set(intent_ids)) != len(intent_ids):
                 raise ToolError(
                     Code.INVALID_ARGUMENT,
@@ -275,12 +305,7 @@ class WorkStore:
         def job(connection: sqlite3.Connection) -> IntentAnswer:
             row = find_intent(connection, intent_id)
             after = steering.next_intent_state(intent_id, row["state"], step)
-            if row["revision"] != revision:
-                raise ToolError(
-                    Code.INTENT_REVISION_CONFLICT,
-                    f"instruction {intent_id} is at revision {row['revision']}, not {revision}: read it again",
-                    details={"intent_id": intent_id, "revision": row["revision"]},
-                )
+            _check_revision(row, revision)
             chosen: Delivery = delivery or row["delivery"]
             if after == "queued" and steering.is_for_this_work(chosen, bool(row["carried"])):
                 _open_work(connection, row["work_id"])
@@ -291,6 +316,16 @@ class WorkStore:
             return intent_answer(move(connection, row, step))
 
         return await self._database.write(job)
+
+
+def _check_revision(row: Row, revision: int | None) -> None:
+    """Raises `ToolError` INTENT_REVISION_CONFLICT."""
+    if revision not in (None, row["revision"]):
+        raise ToolError(
+            Code.INTENT_REVISION_CONFLICT,
+            f"instruction {row['intent_id']} is at revision {row['revision']}, not {revision}: read it again",
+            details={"intent_id": row["intent_id"], "revision": row["revision"]},
+        )
 
 
 def _open_work(connection: sqlite3.Connection, work_id: str) -> Row:

@@ -1,11 +1,12 @@
-"""`operation_status`: one recorded patch, by its id or by its key (OP-3). Commands are never found here.
+"""Recorded patches: one by its id or by its key (`operation_status`, OP-3), or a list for operators. Commands are
+never found here.
 
 Refuses to know: how the record came about. Called by the application.
 """
 
 from __future__ import annotations
 
-from gateway.answers import OperationAnswer
+from gateway.answers import OperationAnswer, OperationListed
 from gateway.errors import Code, ToolError
 from gateway.request_keys import check_key
 from gateway.store.ledger import Operation
@@ -44,3 +45,13 @@ async def operation_status(
             details={"operation_id": shown[:80]} if operation_id is not None else {"operation_key": shown[:80]},
         )
     return operation.answer()
+
+
+async def list_operations(
+    services: Services, patching: Patching, workspace_id: str | None, before: str | None, limit: int
+) -> tuple[OperationListed, ...]:
+    """Newest first, older ones than `before`. Raises `ToolError` WORKSPACE_NOT_FOUND, FILE_OPERATION_FAILED."""
+    if workspace_id is not None:
+        services.registry.workspace(workspace_id)
+    wanted = list(services.registry.workspaces) if workspace_id is None else [workspace_id]
+    return tuple(operation.listed() for operation in await stored(patching.ledger.listed(wanted, before, limit)))

@@ -17,6 +17,7 @@ from gateway.answers import (
     Coordination,
     FinishAnswer,
     IntentAnswer,
+    IntentOutline,
     SteerStatus,
     StopAnswer,
     WorkListed,
@@ -103,6 +104,11 @@ class Works:
         await self._workspace(work_id)
         return await stored(self._store.intents(work_id))
 
+    async def outlines(self, work_id: str, body_chars: int) -> tuple[IntentOutline, ...]:
+        """As `intents`, with the beginnings of the bodies."""
+        await self._workspace(work_id)
+        return await stored(self._store.outlines(work_id, body_chars))
+
     async def intent(self, intent_id: str) -> IntentAnswer:
         await self._find_intent(intent_id)
         return await stored(self._store.intent(intent_id))
@@ -130,14 +136,18 @@ class Works:
         """As `edit`."""
         return await self._changed("inbox_queue", intent_id, lambda: self._store.queue(intent_id, revision))
 
-    async def cancel(self, intent_id: str) -> IntentAnswer:
-        """Raises INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE."""
-        return await self._changed("inbox_cancel", intent_id, lambda: self._store.cancel(intent_id))
+    async def cancel(self, intent_id: str, revision: int | None = None) -> IntentAnswer:
+        """Raises INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, and INTENT_REVISION_CONFLICT where another revision than
+        the present one is named."""
+        return await self._changed("inbox_cancel", intent_id, lambda: self._store.cancel(intent_id, revision))
 
-    async def reorder(self, work_id: str, intent_ids: Sequence[str]) -> tuple[IntentAnswer, ...]:
-        """Raises INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, INVALID_ARGUMENT."""
+    async def reorder(
+        self, work_id: str, intent_ids: Sequence[str], queue_revision: int | None = None
+    ) -> tuple[IntentAnswer, ...]:
+        """Raises INTENT_ALREADY_CLAIMED, INTENT_NOT_EDITABLE, INVALID_ARGUMENT, and INTENT_REVISION_CONFLICT where
+        another revision of the queue than the present one is named."""
         workspace_id = await self._workspace(work_id)
-        ordered = await stored(self._store.reorder(work_id, intent_ids))
+        ordered = await stored(self._store.reorder(work_id, intent_ids, queue_revision))
         self._audit("inbox_reorder", workspace_id, work_id=work_id)
         return ordered
 
