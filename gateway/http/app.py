@@ -19,6 +19,7 @@ from gateway.application import Application
 from gateway.http.direct_calls import DirectCalls
 from gateway.http.door import MAX_BODY_BYTES
 from gateway.http.inbox import Inbox
+from gateway.http.session_calls import SessionCalls
 from gateway.logging import SESSION_ENDED
 from gateway.mcp.server import ToolServer
 from gateway.metrics import Metrics
@@ -43,7 +44,8 @@ class HttpApp:
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=SESSION_IDLE_S,
         )
-        self._mcp = DirectCalls(server, self._by_the_sdk)
+        older = SessionCalls(server, self._sessions, self._by_the_sdk, idle_s=SESSION_IDLE_S)
+        self._mcp = DirectCalls(server, older)
         self._inbox = Inbox(application, version, log)
         self._rest = Starlette(
             routes=[

@@ -2,8 +2,8 @@
 
 Most of what a call costs is spent between the HTTP server and the tool. A request is taken here only if nothing about
 it is unusual: exactly the known headers and members, each once, a known tool, an envelope that the SDK's own models
-accept. Anything else, and everything of the older era, goes to the SDK with its body replayed, which also words all
-refusals. A test holds both ways to the same answers. Refuses to know: tools, hosts, tokens.
+accept. Anything else goes to the SDK with its body replayed, which also words all refusals. A test holds both ways to
+the same answers. The older era has a short way of its own, `session_calls`. Refuses to know: tools, hosts, tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import mcp.types as types
 from pydantic import BaseModel, ValidationError
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import ToolError
+from gateway.http.plain_answers import call_result, read_body, replayed, send_json
 from gateway.mcp.server import ToolServer
 
 VERSION = "2026-07-28"
@@ -45,25 +45,16 @@ class DirectCalls:
         if name is None:
             await self._sdk(scope, receive, send)
             return
-        messages = await _read(receive)
+        messages = await read_body(receive)
         call = self._plain_call(b"".join(message.get("body", b"") for message in messages), name)
         if call is None:
-            await self._sdk(scope, _replay(messages, receive), send)
+            await self._sdk(scope, replayed(messages, receive), send)
             return
         request_id, arguments = call
         client = scope.get("client")
         answer = await self._server.direct(name, arguments, None if client is None else f"{client[0]}:{client[1]}")
-        if isinstance(answer, ToolError):
-            text, structured, failed = answer.message, json.dumps(answer.to_structured()), b"true"
-        else:
-            text, structured, failed = answer, answer, b"false"
-        body = (self._head % json.dumps(request_id).encode()) + (
-            b'"content":[{"type":"text","text":%b}],"isError":%b,"resultType":"complete","structuredContent":%b}}'
-            % (json.dumps(text).encode(), failed, structured.encode())
-        )
-        headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        head = self._head % json.dumps(request_id).encode()
+        await send_json(send, 200, head + call_result(answer) + b',"resultType":"complete"}}')
 
     def _plain_call(self, body: bytes, name: str) -> tuple[int | str, dict[str, Any]] | None:
         """The request's id and arguments, or None where the SDK is to look at it."""
@@ -120,22 +111,3 @@ def _plain_headers(scope: Scope) -> str | None:
     if any(found[name] != value for name, value in _FIXED.items()):
         return None
     return found[b"mcp-name"].decode("latin-1")
-
-
-async def _read(receive: Receive) -> list[Message]:
-    """The messages of the body, and a disconnect that came before its end. Bounded by the door."""
-    messages = [await receive()]
-    while messages[-1].get("more_body", False):
-        messages.append(await receive())
-    return messages
-
-
-def _replay(messages: list[Message], receive: Receive) -> Receive:
-    waiting = iter(messages)
-
-    async def again() -> Message:
-        for message in waiting:
-            return message
-        return await receive()
-
-    return again

@@ -54,6 +54,8 @@ class ToolServer:
         self._metrics = metrics
         self._log = log
         self._local_peer = local_peer
+        self.on_sdk_call: Callable[[Request, str], None] | None = None
+        """Told of each call over HTTP that comes through the SDK, with the protocol version of its session."""
         self.sdk: Server[Any] = Server(
             "codespace",
             version=version,
@@ -84,6 +86,7 @@ class ToolServer:
     async def _on_list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        self._tell(context)
         return self._list
 
     async def _on_call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -91,6 +94,7 @@ class ToolServer:
         if tool is None:
             known = ", ".join(self._tools)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; the tools are: {known}")
+        self._tell(context)
         answer = await self._answer(tool, params.arguments, self._peer(context), _as_dict)
         return failure(answer) if isinstance(answer, ToolError) else success(answer)
 
@@ -122,6 +126,10 @@ class ToolServer:
                 return wrapped
             finally:
                 self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
+
+    def _tell(self, context: Context) -> None:
+        if self.on_sdk_call is not None and isinstance(context.request, Request):
+            self.on_sdk_call(context.request, context.protocol_version)
 
     def _peer(self, context: Context) -> str:
         request = context.request
