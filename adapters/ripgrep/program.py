@@ -200,7 +200,10 @@ def search_stream(
     for text in texts.values():
         first_lines.append(total + 1)
         total += text.count(b"\n")
-    after = first_lines[files.index(skip[0])] - 1 + skip[1] if skip and skip[0] in texts else 0
+    after = 0
+    if skip and skip[0] in texts:
+        # A file that has fewer lines by now must not have lines of the next ones skipped for it.
+        after = first_lines[files.index(skip[0])] - 1 + min(skip[1], texts[skip[0]].count(b"\n"))
     reader = NumberReader(needed, after)
     stream = os.memfd_create("rg-stream")
     try:

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -249,6 +250,30 @@ async def test_a_cursor_stays_good_when_its_file_is_gone(searched: Searched) -> 
     (searched.root / "b").unlink()
     rest = await searched.grep("needle", cursor=first.next_cursor)
     assert [(match.path, match.line) for match in rest.matches] == [("c", 1), ("c", 2)]
+
+
+@pytest.mark.covers("FS-6")
+@pytest.mark.parametrize("seed", range(12))
+async def test_pages_give_every_match_of_unchanged_files_once_whatever_becomes_of_the_others(
+    searched: Searched, seed: int
+) -> None:
+    random = Random(seed)
+    kept = {f"{n}": random.randrange(4) for n in range(0, 30, 2)}
+    others = {f"{n}": random.randrange(9) for n in range(1, 30, 2)}
+    for name, lines in (kept | others).items():
+        searched.put(name, "needle\n" * lines + random.choice(["", "", FILLER]))
+    found: list[tuple[str, int]] = []
+    cursor = None
+    for _ in range(200):
+        page = await searched.grep("needle", cursor=cursor, limit=random.randint(1, 9))
+        found += [(match.path, match.line) for match in page.matches if match.path in kept]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+        for name in others:
+            searched.put(name, "needle\n" * random.randrange(9) + random.choice(["", FILLER]))
+    assert cursor is None
+    assert found == sorted((name, line) for name, lines in kept.items() for line in range(1, lines + 1))
 
 
 @pytest.mark.covers("FS-6")
