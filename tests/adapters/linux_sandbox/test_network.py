@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,13 @@ class Net:
     def decisions(self) -> list[dict[str, object]]:
         lines = Path(self.journal).read_text(encoding="utf-8").splitlines()
         return [line for line in map(json.loads, lines) if line["event"] == "network_decision"]
+
+    async def counts(self, total: int) -> Counter[tuple[str, str]]:
+        """The runner's counts once they are `total` decisions: they follow the log line by a message."""
+        async with asyncio.timeout(BOUND_S):
+            while sum(self.proxy.counts.values()) < total:
+                await asyncio.to_thread(lambda: None)
+        return Counter(self.proxy.counts)
 
     def refused(self, host: str, via: str) -> str:
         """Why; fails where no line says so."""
@@ -302,7 +310,7 @@ async def test_what_the_lists_do_not_have_is_refused_by_all_three_protocols_and_
     assert [d["via"] for d in refused] == ["http", "connect", "socks5"]
     assert all(why in str(d["reason"]) for d in refused), refused
     assert {(d["workspace_id"], d["process_id"]) for d in refused} == {("test", "test")}
-    counts = dict(net.proxy.counts)
+    counts = dict(await net.counts(4))
     assert counts == {("http", "allowed"): 1, ("http", "refused"): 1, ("connect", "refused"): 1,
                       ("socks5", "refused"): 1}  # fmt: skip
 
@@ -470,6 +478,7 @@ async def test_the_proxys_end_takes_the_network_and_nothing_else_and_the_next_co
     script = "curl -sS http://allowed.test/where; read line; curl -s http://allowed.test/; echo $?; echo on"
     process = await start(net.launcher, net.terms(), ("/bin/sh", "-c", script))
     await read_until(process, f"at {PUBLIC}\n".encode())
+    await net.counts(1)
     pid = net.proxy.pid
     assert pid is not None
     pidfd = os.pidfd_open(pid)
@@ -482,11 +491,10 @@ async def test_the_proxys_end_takes_the_network_and_nothing_else_and_the_next_co
     process.close_stdin()
     ended = await finish(process)
     assert ended.output.splitlines() == ["7", "on"], "connection refused, and the command went on"
-    before = net.proxy.counts
     ended = await net.shell("curl -sS http://allowed.test/where")
     assert ended.output == f"allowed.test at {PUBLIC}\n"
     assert net.proxy.pid not in (pid, None)
-    assert net.proxy.counts["http", "allowed"] == before["http", "allowed"] + 1
+    assert await net.counts(2) == {("http", "allowed"): 2}, "nothing is counted twice, or forgotten"
 
 
 async def _readable(fd: int) -> None:
@@ -541,7 +549,8 @@ async def test_a_command_that_holds_too_many_connections_is_bounded_and_another_
     assert holding.stdin_fd is not None
     os.write(holding.stdin_fd, b"\n")
     assert (await finish(holding)).output == "64\n"
-    assert net.proxy.counts["proxy", "refused"] == 64
+    counts = await net.counts(65)
+    assert (counts["proxy", "refused"], counts["http", "allowed"]) == (64, 1)
 
 
 async def test_connections_that_send_bodies_in_tiny_chunks_are_ended_with_a_reason_and_another_is_served(
