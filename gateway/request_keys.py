@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from gateway.errors import Code, ToolError
 
-MAX_KEY_CHARS = 200
+MAX_KEY_CHARS = 256
 KEYS_KEPT = 10_000
 """Beyond it the oldest settled key is forgotten: its retry would run again. Ours, against memory without bound."""
 

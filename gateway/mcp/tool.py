@@ -23,6 +23,9 @@ class Arguments(BaseModel):
 
 
 A = TypeVar("A", bound=Arguments)
+MAX_NAMED = 20
+"""Unknown arguments that an error names, and looks at: it has to stay small whatever was sent."""
+_NAME_CHARS = 80
 
 # `ToolError.to_structured`, under its key.
 _FAILURE: dict[str, Any] = {
@@ -69,25 +72,35 @@ class Tool(Generic[A]):
 
     def parse(self, arguments: Mapping[str, Any] | None) -> A:
         """Raises `ToolError` INVALID_ARGUMENT that names the first offending argument; `details.arguments` names
-        all where there are more."""
+        others as well, MAX_NAMED unknown ones at most."""
         given = {} if arguments is None else arguments
-        nulls = sorted(name for name, value in given.items() if value is None and name in self.arguments.model_fields)
+        known = self.arguments.model_fields
+        unknown = [name for name in given if name not in known]
+        if len(unknown) > MAX_NAMED:
+            dropped = set(unknown[MAX_NAMED:])
+            given = {name: value for name, value in given.items() if name not in dropped}
+        nulls = sorted(name for name, value in given.items() if value is None and name in known)
         if nulls:
             raise self._refused([(nulls[0], f'argument "{nulls[0]}" must not be null; leave it out instead')])
-        broken = [name for name, value in given.items() if not _is_unicode(value)]
+        broken = [name for name, value in given.items() if not (_is_unicode(name) and _is_unicode(value))]
         if broken:
-            name = broken[0]
+            name = ascii(broken[0])[1:-1][:_NAME_CHARS]
             raise self._refused([(name, f'argument "{name}" of {self.name}: holds half of a surrogate pair, no text')])
         try:
             return self.arguments.model_validate(given)
         except ValidationError as error:
-            raise self._refused([self._problem(e["loc"], e["type"], e["msg"]) for e in error.errors()]) from None
+            raise self._refused(
+                [
+                    self._problem(e["loc"], e["type"], e["msg"])
+                    for e in error.errors(include_url=False, include_context=False, include_input=False)
+                ]
+            ) from None
 
     async def run(self, application: Application, arguments: Mapping[str, Any] | None) -> BaseModel:
         return await self.call(application, self.parse(arguments))
 
     def _problem(self, location: tuple[int | str, ...], kind: str, message: str) -> tuple[str, str]:
-        name = ".".join(str(part) for part in location) or "arguments"
+        name = ".".join(str(part)[:_NAME_CHARS] for part in location) or "arguments"
         if kind == "extra_forbidden":
             accepted = ", ".join(self.arguments.model_fields) or "none"
             return name, f'argument "{name}" is refused and grants nothing; {self.name} accepts: {accepted}'
@@ -123,19 +136,23 @@ class Tool(Generic[A]):
 
 
 def _is_unicode(value: object) -> bool:
-    """JSON can escape half a surrogate pair, which is no character and cannot be written anywhere."""
-    if isinstance(value, str):
-        if value.isascii():
-            return True
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return False
-        return True
-    if isinstance(value, list):
-        return all(map(_is_unicode, value))
-    if isinstance(value, dict):
-        return all(map(_is_unicode, value)) and all(map(_is_unicode, value.values()))
+    """JSON can escape half a surrogate pair, which is no character and cannot be written anywhere. Not recursive: JSON
+    nests deeper than calls may."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            if value.isascii():
+                continue
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return False
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value)
+            waiting.extend(value.values())
     return True
 
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import NEVER_RESEND, WorkspaceId
 from gateway.mcp.tools.coordinated import ApplyPatchResult, HintOf, with_hint
+from gateway.request_keys import MAX_KEY_CHARS
+
+
+def _first_wrong(versions: object) -> object:
+    """Of entries that are no text, the first alone: an error names one, and a million would fill the memory."""
+    if isinstance(versions, dict):
+        for path, version in versions.items():
+            if not isinstance(version, str):
+                return {path: version}
+    return versions
 
 
 class ApplyPatchArguments(Arguments):
@@ -18,6 +28,7 @@ class ApplyPatchArguments(Arguments):
     expected_versions: (
         Annotated[
             dict[str, str],
+            BeforeValidator(_first_wrong),
             Field(description='Path to version as read gave it, or "absent". A mismatch is VERSION_CONFLICT.'),
         ]
         | None
@@ -27,7 +38,7 @@ class ApplyPatchArguments(Arguments):
             str,
             Field(
                 min_length=1,
-                max_length=256,
+                max_length=MAX_KEY_CHARS,
                 description="Makes a retry safe: the same key with the same patch gives the recorded result.",
             ),
         ]

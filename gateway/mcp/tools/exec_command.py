@@ -10,13 +10,17 @@ from gateway.application import Application
 from gateway.mcp.tool import Arguments, Hints, Tool
 from gateway.mcp.tools.common import NEVER_RESEND, WorkspaceId
 from gateway.mcp.tools.coordinated import ExecCommandResult, HintOf, with_hint
+from gateway.request_keys import MAX_KEY_CHARS
 
 
 class ExecCommandArguments(Arguments):
     workspace_id: WorkspaceId
     command: Annotated[
         list[str],
-        Field(description='The argument vector, e.g. ["python3", "-m", "pytest"]. No shell: use ["sh", "-c", "..."].'),
+        Field(
+            fail_fast=True,  # one of a million wrong arguments is error enough
+            description='The argument vector, e.g. ["python3", "-m", "pytest"]. No shell: use ["sh", "-c", "..."].',
+        ),
     ]
     tty: Annotated[bool, Field(description="Give it a terminal of 24 rows and 80 columns instead of pipes.")] = False
     request_key: (
@@ -24,7 +28,7 @@ class ExecCommandArguments(Arguments):
             str,
             Field(
                 min_length=1,
-                max_length=256,
+                max_length=MAX_KEY_CHARS,
                 description="Makes a retry safe: the same key with the same command gives the same process_id.",
             ),
         ]

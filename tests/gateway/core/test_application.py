@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.errors import AlreadyServed, Code, RegistryRefused, StartFailed
 from gateway.liveness import LivenessDirectory
 from gateway.locks import lock_directory
+from gateway.request_keys import MAX_KEY_CHARS
 from runner import api
 from runner.api import ErrorCode, RunnerError, RunnerLost
 from tests.gateway.core.application_rig import WRITE, Core, core, soon
@@ -233,7 +234,7 @@ async def test_a_key_ends_with_its_runner_instance(tmp_path: Path) -> None:
         assert second != first
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "a\0", "\udc00"])
+@pytest.mark.parametrize("key", ["", "x" * (MAX_KEY_CHARS + 1), "a\0", "\udc00"])
 async def test_a_key_that_is_no_short_text_is_refused(tmp_path: Path, key: str) -> None:
     async with core(tmp_path) as c:
         error = await c.refused(c.application.exec_command("demo", ("a",), request_key=key), Code.INVALID_ARGUMENT)

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.application import Application
 from gateway.errors import Code
+from gateway.request_keys import MAX_KEY_CHARS
 from gateway.store.database import StoreFailed
 from gateway.use_cases import recovery
 from runner import api
@@ -116,7 +117,7 @@ async def test_a_preview_needs_no_lease_and_is_not_recorded(tmp_path: Path) -> N
         (PATCH, {"expected_versions": {"a": "deadbeef"}}, Code.INVALID_ARGUMENT),
         (PATCH, {"expected_versions": {"a": VERSION.upper()}}, Code.INVALID_ARGUMENT),
         (PATCH, {"operation_key": ""}, Code.INVALID_ARGUMENT),
-        (PATCH, {"operation_key": "k" * 201}, Code.INVALID_ARGUMENT),
+        (PATCH, {"operation_key": "k" * (MAX_KEY_CHARS + 1)}, Code.INVALID_ARGUMENT),
     ],
 )
 async def test_what_cannot_be_a_request_is_refused_before_it_is_recorded(

@@ -19,8 +19,9 @@ from gateway.errors import Code, ToolError
 from gateway.mcp.catalogue import ALL_TOOLS as CATALOGUE
 from gateway.mcp.catalogue import listed
 from gateway.mcp.server import ToolServer
-from gateway.mcp.tool import Tool
+from gateway.mcp.tool import MAX_NAMED, Tool
 from gateway.metrics import Metrics
+from gateway.request_keys import check_key
 from tests.fakes.application import ALL_TOOLS, FIRST_TOOLS, FakeApplication
 
 BY_NAME: Mapping[str, Tool[Any]] = {tool.name: tool for tool in CATALOGUE}
@@ -262,6 +263,49 @@ def test_an_argument_that_does_not_fit_is_named(name: str, arguments: Mapping[st
     error = refusal(name, arguments)
     assert f'argument "{argument}"' in error.message
     assert error.details["argument"] == argument
+
+
+def _nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+WRONG_A_LOT: dict[str, tuple[str, dict[str, Any]]] = {
+    "elements": ("exec_command", {"workspace_id": "demo", "command": [1] * 100_000}),
+    "entries": (
+        "apply_patch",
+        {"workspace_id": "demo", "patch": "p", "expected_versions": {f"{n}": n for n in range(100_000)}},
+    ),
+    "one long entry": (
+        "apply_patch",
+        {"workspace_id": "demo", "patch": "p", "expected_versions": {"x" * 1_000_000: 1}},
+    ),
+    "names": ("read", {"workspace_id": "demo", "path": "a", **{f"{n}": n for n in range(100_000)}}),
+    "one long name": ("read", {"workspace_id": "demo", "path": "a", "x" * 1_000_000: 1}),
+    "a name that is no text": ("read", {"workspace_id": "demo", "path": "a", "\ud800": 1}),
+    "depth in an unknown one": ("read", {"workspace_id": "demo", "path": "a", "x": _nested(100_000)}),
+    "depth in a known one": ("exec_command", {"workspace_id": "demo", "command": _nested(100_000)}),
+}
+
+
+@pytest.mark.covers("TOOL-2", "ENV-4")
+@pytest.mark.parametrize("wrong", sorted(WRONG_A_LOT))
+def test_an_error_stays_small_however_much_is_wrong(wrong: str) -> None:
+    """What is complained of is in memory at once, several hundred bytes each: bounded, or one request fills it."""
+    name, arguments = WRONG_A_LOT[wrong]
+    error = refusal(name, arguments)
+    assert len(error.details.get("arguments", [])) <= MAX_NAMED + len(BY_NAME[name].arguments.model_fields)
+    assert len(json.dumps(error.to_structured())) < 10_000
+
+
+@pytest.mark.covers("TOOL-2")
+@pytest.mark.parametrize(("name", "key"), [("exec_command", "request_key"), ("apply_patch", "operation_key")])
+def test_the_longest_key_of_the_schema_is_one_that_is_taken(name: str, key: str) -> None:
+    most = BY_NAME[name].input_schema()["properties"][key]["maxLength"]
+    check_key(key, "x" * most)
+    refusal(name, {**GOOD[name], key: "x" * (most + 1)})
 
 
 @pytest.mark.covers("APPR-2", "ENV-4")
