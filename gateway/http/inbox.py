@@ -7,11 +7,12 @@ application's; tokens and hosts, which are the door's. Joined in `gateway.http.a
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -91,14 +92,25 @@ async def _call_of(endpoint: Endpoint, request: Request) -> Call:
 
 
 def _parse(model: type[BaseModel], raw: bytes) -> BaseModel:
+    known = model.model_fields
+    # Before the model, which would complain of each of a million unknown names and keep all that it says.
+    unknown = next((name for name in _names(raw) if name not in known), None)
+    if unknown is not None:
+        raise _malformed(unknown, f'"{unknown[:80]}" is not known here; known: {", ".join(known)}')
     try:
         return model.model_validate_json(raw, strict=True)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise _malformed(name, f'"{name[:80]}" is not known here; known: {", ".join(model.model_fields)}') from None
         raise _malformed(name or "body", f"{name or 'body'}: {first['msg']}") from None
+
+
+def _names(raw: bytes) -> Iterable[str]:
+    try:
+        found = from_json(raw)
+    except ValueError:
+        return ()  # the model says so
+    return found if isinstance(found, dict) else ()
 
 
 def _malformed(argument: str, message: str) -> ToolError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,32 @@ async def web(base: Path) -> AsyncIterator[Web]:
 
 async def opened(w: Web, workspace_id: str = "demo") -> str:
     return (await soon(w.core.application.work_open(workspace_id, HOSTILE))).work_id  # type: ignore[no-any-return]
+
+
+@pytest.mark.covers("WORK-2")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"body": "b", **{f"{n}": n for n in range(50_000)}},
+        {"body": "b", "x" * 1_000_000: 1},
+        {"body": [1] * 500_000},
+        {"intent_ids": [1] * 500_000},
+    ],
+    ids=["names", "one long name", "a body of another type", "elements"],
+)
+async def test_a_complaint_stays_small_however_much_is_wrong(sent: dict[str, Any], tmp_path: Path) -> None:
+    raw = json.dumps(sent).encode()
+    async with web(tmp_path) as call:
+        work_id = await opened(call)
+        tracemalloc.start()
+        try:
+            place = "reorder" if "intent_ids" in sent else "intents"
+            error = await call.refused(400, Code.INVALID_ARGUMENT, "POST", f"/works/{work_id}/{place}", raw)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(json.dumps(error)) < 1_000
+    assert most < 30 * len(raw)
 
 
 # --- the flow ---------------------------------------------------------------------------------------------------------
