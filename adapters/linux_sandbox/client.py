@@ -182,7 +182,7 @@ class HelperClient:
                 await self._send(message, descriptors)
                 return await future
         except TimeoutError:
-            await self._kill()
+            await self.kill()
             raise HelperGone(f"the sandbox helper did not answer in {REPLY_TIMEOUT_S:.0f} s and was killed") from None
         finally:
             self._pending.pop(number, None)
@@ -267,7 +267,7 @@ class HelperClient:
             self._hello.set_exception(HelperGone("the sandbox helper ended before it was ready"))
         self.gone.set()
 
-    async def _kill(self) -> None:
+    async def kill(self) -> None:
         """Returns once the helper is dead: it makes no child any more, and holds no descriptor. It is reaped by
         `close`, so that its pid names its session until then."""
         if self.pid > 0:
@@ -305,14 +305,20 @@ async def reap(pid: int) -> None:
 async def reap_pidfd(pidfd: int, *, kill: bool) -> None:
     """Reaps a child by its pidfd, which is closed."""
     try:
+        await end_child(pidfd, kill=kill)
+    finally:
+        os.close(pidfd)
+
+
+async def end_child(pidfd: int, *, kill: bool = True) -> None:
+    """Reaps a child by its pidfd, which stays open. Idempotent."""
+    try:
         if kill:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         await readable(pidfd)
         _wait(pidfd)
     except (ChildProcessError, ProcessLookupError):
         pass
-    finally:
-        os.close(pidfd)
 
 
 def _wait(pidfd: int) -> None:

@@ -16,9 +16,17 @@ from typing import Any
 
 from adapters.linux_sandbox import cgroups, report
 from adapters.linux_sandbox.cgroups import Leaf, NoSubtree, Subtree
-from adapters.linux_sandbox.channels import SetUpReport, StartChannels
-from adapters.linux_sandbox.client import HelperClient, HelperGone, reap, reap_pidfd
+from adapters.linux_sandbox.channels import StartChannels
+from adapters.linux_sandbox.client import HelperClient, HelperGone, Started, end_child, reap, reap_pidfd
 from adapters.linux_sandbox.cover_watch import CoverWatch
+from adapters.linux_sandbox.failures import (
+    ended_already,
+    errno_name,
+    failure_of,
+    insist,
+    launch_failed,
+    not_begun,
+)
 from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.network import HandOver, NetworkProxy
 from adapters.linux_sandbox.orphans import find_orphans
@@ -128,7 +136,7 @@ class LinuxSandboxLauncher:
                         probe = await self._run_probe(helper, terms)
                 except OSError as error:
                     message = f"no temporary directory for the sandbox's probe: {error.strerror}"
-                    raise SandboxUnavailable("probe", _name(error), message, remedy=NO_ROOM_REMEDY) from error
+                    raise SandboxUnavailable("probe", errno_name(error), message, remedy=NO_ROOM_REMEDY) from error
                 self._probe = probe
         return probe
 
@@ -155,7 +163,7 @@ class LinuxSandboxLauncher:
             status = await _root_status(terms)
             weaker = weaken(abilities, said, (status.st_uid, status.st_gid))
             if weaker is None and said.stage == "chdir":
-                raise _launch_failed(said)  # the sandbox stands; it is the workspace that lets nobody in
+                raise launch_failed(said)  # the sandbox stands; it is the workspace that lets nobody in
             if weaker is None:
                 # Only root maps ids; for another uid the call was refused by a filter around the helper.
                 mapped = is_idmap_failure(said) and (await self._facts()).uid == 0
@@ -171,7 +179,7 @@ class LinuxSandboxLauncher:
         try:
             leaf = await self._leaf(known)
         except OSError as error:
-            return Failure("leaf", _name(error), error.filename or "", error.strerror or str(error))
+            return Failure("leaf", errno_name(error), error.filename or "", error.strerror or str(error))
         channels, terms = StartChannels(tty=False), known.terms
         channels.open()
         try:
@@ -190,7 +198,7 @@ class LinuxSandboxLauncher:
             if hand_over.failure is not None:
                 raise hand_over.failure
             if not said.executing:
-                return _failure_of(said)
+                return failure_of(said)
             return parse_object(channels.drain_output(), "posture")
         except ProtocolError as error:
             raise SandboxUnavailable("posture", None, f"the probe printed no record: {error}") from error
@@ -269,6 +277,25 @@ class LinuxSandboxLauncher:
         return await self._launch(request)
 
     async def _launch(self, request: LaunchRequest) -> SandboxedProcess:
+        try:
+            helper, known, isolation = await self._ready(request)
+            channels = StartChannels(request.tty_size is not None)
+            try:
+                channels.open()
+            except OSError as error:
+                message = f"no descriptors for the command: {error.strerror}"
+                raise LaunchFailed("descriptors", errno_name(error), message) from error
+        except (LaunchFailed, SandboxUnavailable):
+            raise
+        except Exception as error:
+            raise not_begun(error) from error
+        try:
+            return await self._start(helper, known, request, channels, isolation)
+        finally:
+            channels.close()
+
+    async def _ready(self, request: LaunchRequest) -> tuple[HelperClient, KnownPlan, Isolation]:
+        """The helper, the plan and what it isolates. Raises SandboxUnavailable, LaunchFailed."""
         terms = request.terms
         if terms.sandbox == "off":
             helper, abilities = await self._helper("plain"), Abilities()
@@ -279,17 +306,7 @@ class LinuxSandboxLauncher:
             probe = await self._probe_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
         known = await self._plan(terms, abilities, terminal=request.tty_size is not None)
-        channels = StartChannels(request.tty_size is not None)
-        try:
-            channels.open()
-        except OSError as error:
-            message = f"no descriptors for the command: {error.strerror}"
-            raise LaunchFailed("descriptors", _name(error), message) from error
-        try:
-            isolation = report.isolation_of(known.plan, found, terms.limits, abilities.leaf)
-            return await self._start(helper, known, request, channels, isolation)
-        finally:
-            channels.close()
+        return helper, known, report.isolation_of(known.plan, found, terms.limits, abilities.leaf)
 
     async def plan_for(self, terms: WorkspaceTerms, *, terminal: bool) -> Plan:
         """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""
@@ -328,20 +345,24 @@ class LinuxSandboxLauncher:
         isolation: Isolation,
     ) -> SandboxedProcess:
         terms = request.terms
-        argv = tuple(os.fsencode(argument) for argument in request.argv)
-        try:
-            leaf = await self._leaf(known)
-        except OSError as error:
-            message = f"no control group for the command: {error.strerror or error}"
-            raise LaunchFailed("limits", _name(error), message, path=error.filename) from error
-        run = Run(0, "", argv, request.tty_size, "exec", leaf is not None)
-        await self._roots.enter(terms.root)
+        leaf: Leaf | None = None
         made: SandboxedProcess | None = None
+        started: Started | Failure | None = None
+        entered = False
         try:
+            try:
+                leaf = await self._leaf(known)
+            except OSError as error:
+                message = f"no control group for the command: {error.strerror or error}"
+                raise LaunchFailed("limits", errno_name(error), message, path=error.filename) from error
+            argv = tuple(os.fsencode(argument) for argument in request.argv)
+            run = Run(0, "", argv, request.tty_size, "exec", leaf is not None)
+            await self._roots.enter(terms.root)
+            entered = True
             started = await helper.run(known.plan, known.id, run, [*channels.for_child(), *_fds(leaf)])
             channels.close_child_ends()
             if isinstance(started, Failure):
-                raise _launch_failed(started)
+                raise launch_failed(started)
             # Before anything else is waited for: a start that was lost with its helper looks for orphans next.
             self._told.add(started.pid)
             hand_over = HandOver(self._proxy, terms, request.process_id, started.pidfd)
@@ -350,57 +371,85 @@ class LinuxSandboxLauncher:
             if not said.executing:
                 # Where covering failed half-way, the report names none of the placeholders made until then.
                 self._roots.litter(terms.root, terms.protect)
-                await reap_pidfd(started.pidfd, kill=True)
-                self._told.discard(started.pid)
-                raise hand_over.failure or _launch_failed(_failure_of(said))
+                failure = hand_over.failure or launch_failed(failure_of(said))
+                await self._end_broken_start(started, None)
+                raise failure
 
             async def ended() -> None:
                 self._running.pop(started.pid, None)
                 self._told.discard(started.pid)
                 await self._roots.leave(terms.root)
 
-            made = SandboxedProcess(started.pid, started.pidfd, channels.take(), isolation, known.plan, ended, leaf)
+            taken = channels.take()
+            try:
+                made = SandboxedProcess(started.pid, started.pidfd, taken, isolation, known.plan, ended, leaf)
+            except BaseException:
+                taken.close()
+                raise
             self._running[started.pid] = made
             if said.covers:
                 made.watch_covers(CoverWatch(terms.root, said.covers))
             return made
-        except ProtocolError as error:
-            raise LaunchFailed("exec", "E2BIG", f"the command does not fit the helper's request: {error}") from error
-        except HelperGone:
-            await self._settle_lost_start(helper, channels, request)
+        except (LaunchFailed, SandboxUnavailable):
             raise
+        except Exception as error:
+            if not entered:
+                raise not_begun(error) from error
+            # The helper is lost, or there was no memory, no descriptor, a fault of ours. Before the answer came the
+            # request may have been sent all the same, and after it the command may run.
+            self._roots.litter(terms.root, terms.protect)
+            if isinstance(started, Started):
+                child = started
+                await insist(lambda: self._end_broken_start(child, made))
+                message = f"the start broke off ({type(error).__name__}) and its command was ended"
+                raise LaunchUncertain(message, ended=ended_already) from error
+            if isinstance(started, Failure):
+                raise LaunchFailed(started.stage, started.errno, started.message) from error
+            if isinstance(error, ProtocolError):
+                message = f"the command does not fit the helper's request: {error}"
+                raise LaunchFailed("exec", "E2BIG", message) from error
+            raise await insist(lambda: self._settle_lost_start(helper, channels)) from error
         finally:
             if made is None:
                 if leaf is not None:
                     await asyncio.to_thread(leaf.close)
-                await self._roots.leave(terms.root)
+                if entered:
+                    await self._roots.leave(terms.root)
 
     async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
         """See the port."""
         return tuple(await self._roots.tidy(root, protect))
 
-    async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels, request: LaunchRequest) -> None:
-        """The helper died with the start under way: ends what it may have made, and says what is proved.
-
-        Raises LaunchFailed or LaunchUncertain, always.
-        """
+    async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels) -> LaunchFailed | LaunchUncertain:
+        """The helper died with the start under way, or its answer was lost: ends it and what it may have made.
+        Returns what is proved; may be repeated until it does."""
         dead_session = helper.pid
+        await helper.kill()
         channels.close_child_ends()
         channels.stop()
         for pid in await asyncio.to_thread(find_orphans, dead_session, set(self._told)):
             await reap(pid)
         said = await channels.read_report()
-        # A report that was cut off may not have said so.
-        self._roots.litter(request.terms.root, request.terms.protect)
         await helper.close()
         if said.executing:
-            raise LaunchUncertain(
-                "the sandbox helper was lost while the command started; it was ended", ended=_ended_already
+            return LaunchUncertain(
+                "the sandbox helper was lost while the command started; it was ended", ended=ended_already
             )
-        raise LaunchFailed(
+        return LaunchFailed(
             "namespace", "EPIPE", "the sandbox helper was lost before the command started",
             remedy="Start the command again; the helper is restarted.",
         )  # fmt: skip
+
+    async def _end_broken_start(self, started: Started, made: SandboxedProcess | None) -> None:
+        """Ends a managed child that becomes no command; once more where it failed. `made`: it holds the descriptors."""
+        if made is not None:
+            made.kill()
+            await made.wait()
+            made.close()
+            return
+        await end_child(started.pidfd)
+        os.close(started.pidfd)
+        self._told.discard(started.pid)
 
     # --- reporting --------------------------------------------------------------------------------------------------
     async def report(self, terms: WorkspaceTerms | None) -> IsolationReport:
@@ -432,34 +481,13 @@ def _fds(leaf: Leaf | None) -> tuple[int, ...]:
     return () if leaf is None else (leaf.fd,)
 
 
-async def _ended_already() -> None:
-    """What a lost start may have made was found and reaped before its loss was told."""
-
-
-def _failure_of(said: SetUpReport) -> Failure:
-    if said.failure is not None:
-        return said.failure
-    return Failure(said.stage, "EIO", "", "the set-up was killed")
-
-
-def _launch_failed(failure: Failure) -> LaunchFailed:
-    path = failure.path or None
-    _, remedy = remedy_for(failure)
-    message = f"the command did not start: {failure.stage}: {failure.message}"
-    return LaunchFailed(failure.stage, failure.errno, message, path=path, remedy=remedy)
-
-
-def _name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, str(error.errno))
-
-
 async def _root_status(terms: WorkspaceTerms) -> os.stat_result:
     """Raises LaunchFailed."""
     try:
         return await asyncio.to_thread(os.stat, terms.root, follow_symlinks=False)
     except OSError as error:
         message, remedy = f"the workspace's root: {error.strerror}", "Restore the directory, or register another one."
-        raise LaunchFailed("mounts", _name(error), message, remedy=remedy) from error
+        raise LaunchFailed("mounts", errno_name(error), message, remedy=remedy) from error
 
 
 def _no_proxy() -> SandboxUnavailable:

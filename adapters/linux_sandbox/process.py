@@ -38,6 +38,11 @@ class Channels:
     stdin: int
     terminal: bool
 
+    def close(self) -> None:
+        """All of them. Once."""
+        for fd in {self.status, self.control, self.output, self.stdin}:
+            os.close(fd)
+
 
 class SandboxedProcess:
     """Implements `runner.ports.ManagedProcess`. `ended`: awaited once PID 1 is reaped, before `wait` returns. `leaf`:
@@ -70,7 +75,12 @@ class SandboxedProcess:
         self._exit: asyncio.Future[ManagedExit] = asyncio.get_running_loop().create_future()
         # Held so that reading the master never ends while the command merely closed its terminal for a while.
         self._slave = _open_slave(channels.output) if channels.terminal else -1
-        asyncio.get_running_loop().add_reader(pidfd, self._on_end)
+        try:
+            asyncio.get_running_loop().add_reader(pidfd, self._on_end)
+        except BaseException:
+            if self._slave >= 0:
+                os.close(self._slave)
+            raise
 
     def watch_covers(self, watch: CoverWatch) -> None:
         """Ends the command as soon as a protected name has lost its cover; its end says why."""

@@ -42,18 +42,20 @@ async def start(
         raise
     except LaunchFailed as failure:
         table.remove(request.process_id)
+        _log_cause(log, "launch_failed", request.process_id, failure)
         raise _spawn_failed(failure) from failure
     except SandboxUnavailable as missing:
         table.remove(request.process_id)
         raise _sandbox_unavailable(missing) from missing
     except LaunchUncertain as doubt:
+        _log_cause(log, "launch_uncertain", request.process_id, doubt)
         process.lost(doubt.ended)
-        raise _uncertain(request.process_id) from doubt
+        raise _uncertain(request.process_id, doubt.message) from doubt
     except Exception as error:
         # Whatever broke the launcher, nothing proves that the command did not start.
         log("launch_broke", level="error", process_id=request.process_id, error=repr(error))
         process.lost(None)
-        raise _uncertain(request.process_id) from error
+        raise _uncertain(request.process_id, "the launcher broke") from error
     process.started(managed)
     return ProcessStarted(process_id=request.process_id, started_at_utc=process.started_at_utc)
 
@@ -77,9 +79,15 @@ def _sandbox_unavailable(missing: SandboxUnavailable) -> RunnerError:
     )
 
 
-def _uncertain(process_id: str) -> RunnerError:
+def _log_cause(log: Log, event: str, process_id: str, failure: Exception) -> None:
+    """What the caller is not told: the error that the launcher met."""
+    if failure.__cause__ is not None:
+        log(event, level="warning", process_id=process_id, error=repr(failure.__cause__))
+
+
+def _uncertain(process_id: str, why: str) -> RunnerError:
     return RunnerError(
         ErrorCode.INTERNAL,
-        f"process {process_id} may have started: the sandbox helper was lost; ask process_status, do not resend",
+        f"process {process_id} may have started: {why or 'its start was lost'}; ask process_status, do not resend",
         details={"uncertain": True},
     )
