@@ -17,6 +17,7 @@ from gateway import system_places
 from gateway.answers import Profile
 from gateway.errors import Code, RegistryRefused, ToolError
 from gateway.image import check_root_inside
+from gateway.links import link_within
 from gateway.registry_file import RegistryFile, WorkspaceEntry, read_registry_file
 from gateway.root_access import REMEDY, lacking, readable
 from gateway.system_places import inside
@@ -125,6 +126,7 @@ def load_registry(path: Path, guarded: Guarded) -> Registry:
         for workspace_id, entry in file.workspaces.items()
     }
     _check_apart(name, list(workspaces.values()))
+    _check_links(name, file, workspaces)
     _check_mounts(name, file, workspaces, guarded)
     return Registry(file=name, workspaces=MappingProxyType(workspaces))
 
@@ -195,17 +197,21 @@ def _check_root(file: str, key: str, root: str, guarded: Guarded) -> os.stat_res
         if inside(home, root):
             raise refuse(f"{root} is or holds the home {home}", "name a project's directory inside it")
     for what, path in guarded.private:
-        if any(inside(place, root) for place in _places(path)):
+        if inside(os.path.realpath(path), root):
             raise refuse(f"{root} holds {what}, {path}", "move that file, or name a narrower root")
-    for program in guarded.program:
-        if inside(os.path.realpath(program), root):
-            raise refuse(f"{root} holds this program's own code, {program}", "register a copy, or install it elsewhere")
     if guarded.data_dir is not None:
         data = os.path.realpath(guarded.data_dir)
         if inside(data, root) or inside(root, data):
             raise refuse(f"{root} and the data directory {data} overlap", "keep them apart, with --data-dir")
+    for what, name in (*guarded.private, ("the data directory", guarded.data_dir)):
+        if name is not None and (link := link_within(os.path.abspath(name), root)):
+            raise refuse(f"{root} holds {link}, over which {what}, {name}, is reached", "name it without that link")
     if problem := system_places.why_no_root(root):
         raise refuse(problem, "name the project's directory")
+    for program in map(os.path.realpath, guarded.program):
+        if inside(program, root) or inside(root, program):
+            how = "holds" if inside(program, root) else "lies in"
+            raise refuse(f"{root} {how} this program's own code, {program}", "register a copy, or install it elsewhere")
     return status
 
 
@@ -219,6 +225,16 @@ def _check_apart(file: str, workspaces: list[Workspace]) -> None:
             if inside(one.root, other.root) or inside(other.root, one.root):
                 problem = f"{one.root} and {other.root} of {other.workspace_id} lie in one another"
                 raise RegistryRefused(file, key, f"nested roots: {problem}", "register directories that lie apart")
+
+
+def _check_links(file: str, source: RegistryFile, workspaces: Mapping[str, Workspace]) -> None:
+    """A command could lead a link in its root elsewhere, and with it whatever root is reached over it."""
+    for workspace_id, entry in source.workspaces.items():
+        for other in workspaces.values():
+            if link := link_within(entry.root, other.root):
+                problem = f"{entry.root} is reached over {link}, which lies in the root of {other.workspace_id}"
+                real = workspaces[workspace_id].root
+                raise RegistryRefused(file, f"workspaces.{workspace_id}.root", problem, f"write {real}")
 
 
 def _check_mounts(file: str, source: RegistryFile, workspaces: Mapping[str, Workspace], guarded: Guarded) -> None:

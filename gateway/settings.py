@@ -21,6 +21,7 @@ from gateway.registry import Guarded
 MAX_RUNNING_PROCESSES = 1024
 """Upper bound of `max_processes`: each takes descriptors and threads of control in the runner. Ours."""
 
+_PACKAGES = ("gateway", "runner", "adapters", "sandbox_helper")
 _REMEDIES = {
     "registry": "give the path of a JSON or TOML file",
     "socket": "give the path of the Unix socket",
@@ -180,8 +181,14 @@ class Settings(BaseSettings):
             data = str(self.data_path())
         except ConfigurationError:
             pass
-        program = (os.path.dirname(os.path.abspath(__file__)), sys.prefix)
-        return Guarded(private=tuple(private), data_dir=data, homes=home_directories(), program=program)
+        return Guarded(private=tuple(private), data_dir=data, homes=home_directories(), program=program_directories())
+
+
+def program_directories() -> tuple[str, ...]:
+    """Where the code lies that this program runs: its packages, the environment they are in, the interpreter's own."""
+    beside = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = [os.path.join(beside, package) for package in _PACKAGES]
+    return (*found, *dict.fromkeys(prefix for prefix in (sys.prefix, sys.base_prefix) if prefix != "/"))
 
 
 def home_directories() -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Code, RegistryRefused, ToolError
+from gateway.links import links_over
 from gateway.registry import Guarded, effective_permissions, load_registry
 from gateway.registry_file import MAX_REGISTRY_BYTES, RegistryFile, parse_registry
+from gateway.settings import Settings
 from runner.api import Limits
 from tests.gateway.core.support import write_registry
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    for name in ("etc", "ws/demo/in", "ws/other", "home/someone", "data", "opt/tools"):
+    for name in ("etc", "ws/demo/in", "ws/other", "home/someone", "data", "opt/tools/in"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "ws/file").write_text("")
     (tmp_path / "ws/link").symlink_to("demo")
@@ -117,7 +121,12 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "above a home": ({"w": {"root": "{place}/home"}}, "workspaces.w.root", "home"),
     "holds the registry": ({"w": {"root": "{place}/etc"}}, "workspaces.w.root", "this registry"),
     "holds the data": ({"w": {"root": "{place}/data"}}, "workspaces.w.root", "data directory"),
-    "holds this program": ({"w": {"root": "{place}/opt"}}, "workspaces.w.root", "own code"),
+    "holds this program": ({"w": {"root": "{place}/opt"}}, "workspaces.w.root", "holds this program's own code"),
+    "in this program": (
+        {"w": {"root": "{place}/opt/tools/in"}},
+        "workspaces.w.root",
+        "lies in this program's own code",
+    ),
     "a system directory": ({"w": {"root": "/usr"}}, "workspaces.w.root", "system directory"),
     "the kernel's files": ({"w": {"root": "/proc/self"}}, "workspaces.w.root", "kernel"),
     "NUL": ({"w": {"root": "/a\0b"}}, "workspaces.w.root", "NUL"),
@@ -216,12 +225,70 @@ def test_what_is_no_readable_private_file_is_refused_without_blocking(place: Pat
 
 
 @pytest.mark.covers("POL-5")
-def test_a_root_that_holds_a_link_to_the_token_is_refused_too(place: Path) -> None:
-    (place / "ws/demo/token").symlink_to(place / "etc/token")
+@pytest.mark.parametrize("what", ["the token", "the data directory"])
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"ws/demo/it": "{place}/far/it"},
+        {"ws/demo/up": "{place}/far", "it": "ws/demo/up/it"},
+        {"it": "ws/demo/it", "ws/demo/it": "../../far/it"},
+        {"it": "x/it", "x": "{place}/ws/link/in/..", "ws/demo/it": "{place}/far/it"},
+    ],
+    ids=["its name", "a directory on its way", "a link to a link", "links in all parts"],
+)
+def test_a_root_that_holds_a_link_over_which_our_own_is_reached_is_refused(
+    place: Path, what: str, links: dict[str, str]
+) -> None:
+    """A command there could lead it elsewhere, for the next start."""
+    (place / "far/it").mkdir(parents=True)
+    for name, target in links.items():
+        (place / name).symlink_to(target.replace("{place}", str(place)))
+    name = str(place / ("it" if "it" in links else "ws/demo/it"))
+    assert os.path.samefile(name, place / "far/it")
+    own = Guarded(data_dir=name) if what == "the data directory" else Guarded(private=(("the token", name),))
     registry = write_registry(place / "etc/r.json", {"w": {"root": str(place / "ws/demo")}})
-    behind_a_link = Guarded(private=(("the token", str(place / "ws/demo/token")),))
-    with pytest.raises(RegistryRefused, match="holds the token"):
-        load_registry(registry, behind_a_link)
+    with pytest.raises(RegistryRefused, match=f"over which {what}, .*, is reached"):
+        load_registry(registry, own)
+
+
+@pytest.mark.covers("POL-5")
+def test_a_registry_that_is_reached_over_a_root_is_refused(place: Path) -> None:
+    write_registry(place / "etc/real.json", {"w": {"root": str(place / "ws/demo")}})
+    (place / "ws/demo/r.json").symlink_to(place / "etc/real.json")
+    (place / "etc/r.json").symlink_to(place / "ws/demo/r.json")
+    with pytest.raises(RegistryRefused, match=r"over which this registry, .*, is reached"):
+        load_registry(place / "etc/r.json", Guarded())
+    assert load_registry(place / "etc/real.json", Guarded()).workspaces
+
+
+@pytest.mark.covers("POL-5", "ENV-3")
+@pytest.mark.parametrize("through", ["another", "itself"])
+def test_a_root_that_is_reached_over_a_root_is_refused(place: Path, through: str) -> None:
+    (place / "ws/demo/way").symlink_to(place / "ws/other" if through == "another" else ".")
+    roots = {"v": {"root": str(place / "ws/demo")}} if through == "another" else {}
+    with pytest.raises(RegistryRefused, match=r"is reached over .*/way, which lies in the root of") as refused:
+        load(place, {**roots, "w": {"root": str(place / "ws/demo/way")}})
+    assert refused.value.key == "workspaces.w.root"
+    served = str(place / ("ws/other" if through == "another" else "ws/demo"))
+    assert load(place, {**roots, "w": {"root": served}}).workspace("w").root == served
+
+
+def test_links_in_a_circle_are_followed_to_no_end(place: Path) -> None:
+    (place / "ws/demo/a").symlink_to("b")
+    (place / "ws/demo/b").symlink_to("a")
+    assert str(place / "ws/demo/a") in links_over(str(place / "ws/demo/a"))
+
+
+@pytest.mark.covers("POL-5")
+@pytest.mark.parametrize("package", ["gateway", "runner", "adapters", "sandbox_helper"])
+def test_no_root_holds_or_lies_in_the_code_that_runs_commands(place: Path, package: str) -> None:
+    code = Path(importlib.util.find_spec(package).origin or "").parent  # type: ignore[union-attr]
+    inner = next(path for path in code.rglob("*") if path.is_dir())
+    own = Settings.load(socket=place / "s", data_dir=place / "data").guarded()
+    for root in (code, inner, Path(sys.prefix), Path(sys.prefix, "lib")):
+        registry = write_registry(place / "etc/r.json", {"w": {"root": str(root)}})
+        with pytest.raises(RegistryRefused, match="this program's own code"):
+            load_registry(registry, own)
 
 
 def test_the_image_refuses_a_workspace_without_sandbox(place: Path) -> None:
