@@ -28,7 +28,7 @@ run: setup ## serve REGISTRY=FILE until ^C
 browser: # programs, and Chromium for the console's tests
 	@tools/setup.sh --with-browser
 
-test: lint types unit ## everything that CI checks
+test: lint types unit integration ## everything that CI checks
 
 lint: programs ## ruff, import contracts, boundaries
 	@$(PY) -m ruff check .

@@ -18,10 +18,10 @@ find image/wheelhouse -name '*.whl' -delete
 "$engine" run --rm --network host "${mounts[@]}" --volume "$PWD/requirements:/requirements:ro" \
   --volume "$PWD/image/wheelhouse:/wheelhouse" --env OWNER="$(id -u):$(id -g)" "$base" sh -euc '
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -qq -y --no-install-recommends python3-venv python3-dev gcc libc6-dev libcap-dev >/dev/null
+    apt-get update -qq -o Acquire::Retries=5
+    apt-get install -qq -y -o Acquire::Retries=5 --no-install-recommends python3-venv python3-dev gcc libc6-dev libcap-dev >/dev/null
     python3 -m venv /tools
-    pip="/tools/bin/python -m pip --disable-pip-version-check --no-input"
+    pip="/tools/bin/python -m pip --disable-pip-version-check --no-input --retries 10"
     $pip install --quiet --require-hashes -r /requirements/build.txt
     $pip wheel --quiet --wheel-dir /wheelhouse --require-hashes -r /requirements/build.txt
     $pip wheel --quiet --wheel-dir /wheelhouse --require-hashes --no-build-isolation -r /requirements/runtime.txt

@@ -47,8 +47,8 @@ install_system_packages() {
   fi
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq </dev/null >&2 || fail "apt-get update failed: the package lists could not be read: check the network and /etc/apt"
-  apt-get install -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" </dev/null >/dev/null ||
+  apt-get update -qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600 </dev/null >&2 || fail "apt-get update failed: the package lists could not be read: check the network and /etc/apt"
+  apt-get install -qq -y -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" </dev/null >/dev/null ||
     fail "apt-get install failed: ${missing[*]}: see the messages above"
 }
 

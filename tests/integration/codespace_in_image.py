@@ -3,8 +3,9 @@
 
 A stand-in for the program: `CODESPACE_BIN=…/codespace_in_image.py`. Registry and token directories are read-only; the
 socket's and the data directory, and each root of the registry, are writable. The container shares the machine's
-network, so that loopback ports mean the same. It ends with this process, however that ends: a watcher holds a pipe to
-it and kills the container when the pipe closes. Runs alone, with the standard library.
+network, so that loopback ports mean the same. It ends with this process, however and whenever that ends: a guard of its
+own makes the container, which this process then becomes the client of, and removes it when a pipe between them closes.
+Runs alone, with the standard library.
 
 Reads CODESPACE_TEST_IMAGE (default codespace:latest) and ENGINE (default docker).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -91,40 +93,65 @@ def _roots(registry: str | None) -> list[str]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     engine = os.environ.get("ENGINE", "docker")
     image = os.environ.get("CODESPACE_TEST_IMAGE", "codespace:latest")
     arguments = sys.argv[1:]
     name = f"codespace-{uuid.uuid4().hex[:12]}"
-    command = [engine, "run", "--rm", "--interactive", "--name", name, "--network", "host", *least_privilege()]
+    command = [engine, "create", "--rm", "--interactive", "--name", name, "--network", "host", *least_privilege()]
+    if owner := os.environ.get("CODESPACE_TEST_OWNER"):
+        command += ["--label", f"codespace.tests={owner}"]
     if "--tty" in arguments and os.isatty(0):
         command.append("--tty")
     for path, mode in mounts(arguments, os.environ).items():
         command += ["--volume", f"{path}:{path}:{mode}"]
     for variable, value in os.environ.items():
         if variable in _PASSED or (
-            variable.startswith("CODESPACE_") and variable not in ("CODESPACE_BIN", "CODESPACE_TEST_IMAGE")
+            variable.startswith("CODESPACE_") and not variable.startswith(("CODESPACE_BIN", "CODESPACE_TEST_"))
         ):
             command += ["--env", f"{variable}={value}"]
     # The wrapper's callers set these or not; the image's own defaults must not fill in for them.
     for variable in ("CODESPACE_REGISTRY", "CODESPACE_SOCKET", "CODESPACE_DATA_DIR"):
         if variable not in os.environ:
             command += ["--env", f"{variable}="]
-    held = _watch(engine, name)
-    os.set_inheritable(held, True)
-    os.execvp(engine, [*command, image, *arguments])
+    refused = create([*command, image, *arguments], engine, name)
+    if refused:
+        sys.stderr.buffer.write(refused)
+        sys.exit(125)
+    os.execvp(engine, [engine, "start", "--attach", "--interactive", name])
 
 
-def _watch(engine: str, name: str) -> int:
-    """Starts the watcher; returns the end of the pipe whose closing ends the container."""
-    read_end, write_end = os.pipe()
-    script = f'cat; {engine} rm --force "$0" >/dev/null 2>&1'
+# Whoever asks the engine to make a container must outlive the answer: a client that is killed in between leaves a
+# container that nobody has seen. So the guard asks, in a session of its own, and tells by its standard output. What it
+# removes may be starting or ending; the engine does one after the other, and a removal that is refused is tried again.
+_GUARD = """
+engine=$1 name=$2; shift 2
+if said=$("$@" 2>&1 >/dev/null); then :; else printf '%s\\n' "${said:-the engine made no container}"; fi
+exec >/dev/null
+cat
+while "$engine" container inspect "$name" && [ $((tries += 1)) -le 100 ]; do
+  "$engine" rm --force "$name" || sleep 0.1
+done
+"""
+
+
+def create(command: list[str], engine: str, name: str) -> bytes:
+    """Has the guard run `command`, which makes the container `name`; returns what the engine said if it refused. From
+    then on this process, and the program that it becomes, holds the pipe whose closing ends the container."""
+    held_by_guard, held = os.pipe()
+    report, report_end = os.pipe()
+    kept = ("PATH", "HOME", "DOCKER_HOST", "XDG_RUNTIME_DIR")
     subprocess.Popen(
-        ["/bin/sh", "-c", script, name],
-        stdin=read_end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        env={name: os.environ[name] for name in ("PATH", "HOME", "DOCKER_HOST") if name in os.environ},
+        ["/bin/sh", "-c", _GUARD, "guard", engine, name, *command],
+        stdin=held_by_guard, stdout=report_end, stderr=subprocess.DEVNULL, start_new_session=True,
+        env={name: os.environ[name] for name in kept if name in os.environ},
     )  # fmt: skip
-    os.close(read_end)
-    return write_end
+    os.close(held_by_guard)
+    os.close(report_end)
+    with open(report, "rb") as said:
+        refused = said.read()
+    os.set_inheritable(held, True)
+    return refused
 
 
 if __name__ == "__main__":

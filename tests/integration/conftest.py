@@ -3,6 +3,7 @@ collected."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.containers import ROOT, UID, Appliance, home, image, serving
+from tests.integration.daemon import OWNER
 
 collect_ignore_glob = [] if os.environ.get("CODESPACE_INTEGRATION") else ["test_*.py"]
 """Set by tests.integration.engine."""
@@ -54,8 +56,17 @@ def docker_compose_command(composed_home: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def docker_compose_file() -> str:
-    return str(ROOT / "deploy" / "compose.yaml")
+def docker_compose_project_name() -> str:
+    return f"codespace-test-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def docker_compose_file(composed_home: Path) -> list[str]:
+    """As it is, and labels by which what a killed run leaves is found by the next."""
+    labels = {"labels": {OWNER: os.environ["CODESPACE_TEST_OWNER"]}}
+    more = composed_home / "labels.yaml"
+    more.write_text(json.dumps({"services": {"codespace": labels}, "networks": {"outside": labels}}))
+    return [str(ROOT / "deploy" / "compose.yaml"), str(more)]
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.gateway.transport.serving import modern_call, request
+from tests.integration.daemon import OWNER
 from tests.program import Refused
 
 ROOT = Path(__file__).resolve().parents[2]
 UID = os.getuid() or 10001
-READY_S = 30.0
-RUN_S = 60.0
+READY_S = 90.0
+RUN_S = 120.0
+OWNED = ("--label", f"{OWNER}={os.environ.get('CODESPACE_TEST_OWNER', '')}")
+"""By which what a killed run leaves is found by the next."""
 
 FLAGS: Mapping[str, tuple[str, ...]] = {
     "user": ("--user", f"{UID}:{UID}"),
@@ -66,7 +69,7 @@ def run(*command: str, options: Sequence[str] | None = None, timeout_s: float = 
     given = flags() if options is None else list(options)
     try:
         done = subprocess.run(
-            ["docker", "run", "--rm", "--name", name, *given, image(), *command],
+            ["docker", "run", "--rm", "--name", name, *OWNED, *given, image(), *command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -84,7 +87,8 @@ def home(**workspace: Any) -> Iterator[Path]:
         for name in ("etc", "workspaces", "workspaces/demo", "data", "run"):
             (folder / name).mkdir(mode=0o700 if name == "data" else 0o755)
             os.chown(folder / name, UID, UID)
-        write_registry(folder, demo={"root": "/workspaces/demo", "profile": "workspace-write", **workspace})
+        patient = {"limits": {"timeout_s": 120}}
+        write_registry(folder, demo={"root": "/workspaces/demo", "profile": "workspace-write", **patient, **workspace})
         yield folder
     finally:
         shutil.rmtree(folder)
@@ -201,7 +205,7 @@ def serving(folder: Path, *options: str, given: Sequence[str] | None = None) -> 
     name = f"codespace-test-{uuid.uuid4().hex[:12]}"
     wanted = [*(flags() if given is None else given), *volumes(folder), *options]
     process = subprocess.Popen(
-        ["docker", "run", "--rm", "--name", name, *wanted, image()],
+        ["docker", "run", "--rm", "--name", name, *OWNED, *wanted, image()],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     appliance = Appliance(folder, name, process)

@@ -2,9 +2,9 @@
 
     python -m tests.integration.engine COMMAND…
 
-Uses a running engine; as root it installs Debian's docker.io if that is missing and starts dockerd if none answers, and
-ends at the end what it started. The image is built once for one content. Where an engine cannot be had, the command
-runs all the same with the reason in CODESPACE_NO_ENGINE: its tests are skipped, which is a failure in CI.
+Uses a running engine; as root on Debian it installs and starts one where none answers, and ends what it started: see
+`tests.integration.daemon`. The image is built once for one content. Where an engine cannot be had, the command runs all
+the same with the reason in CODESPACE_NO_ENGINE: its tests are skipped, which is a failure in CI.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
+from tests.integration.daemon import OWNER, NoEngine, engine, gate, listed, owner, quietly
 from tests.leaks import await_end_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _CONTENT = ("gateway", "runner", "sandbox_helper", "adapters", "requirements", "pyproject.toml", "image/Containerfile")
-_LOG = "/var/log/dockerd.log"
+_NAME = "codespace:test-"
 _END_S = 20.0
-
-
-class NoEngine(Exception):
-    """Why there is none."""
+_ATTEMPTS = 2
+"""A download may fail once."""
 
 
 def content_hash() -> str:
@@ -43,102 +41,91 @@ def content_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-def answers() -> bool:
-    return shutil.which("docker") is not None and _quietly("docker", "info") == 0
-
-
-def _quietly(*command: str) -> int:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-    ).returncode
-
-
-def install() -> None:
-    """Debian's packages, where they are missing. Raises NoEngine."""
-    if shutil.which("dockerd") is not None and shutil.which("iptables") is not None:
-        return
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        raise NoEngine("no container engine runs here, and only root on Debian can install docker.io")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "docker.io", "iptables"]):
-        if subprocess.run(
-            ["apt-get", *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
-        ).returncode:
-            raise NoEngine(f"apt-get {command[0]} failed")
-
-
-@contextlib.contextmanager
-def engine() -> Iterator[None]:
-    """An engine that answers. One that this started is ended, with everything below it. Raises NoEngine."""
-    if answers():
-        yield
-        return
-    install()
-    if os.getuid() != 0:
-        raise NoEngine("no container engine answers this user: start docker, or join the group docker")
-    with open(_LOG, "ab") as log:
-        daemon = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    try:
-        # `docker info` waits for an answer once the socket is there; until then it fails at once, dozens a second.
-        for _ in range(1500):
-            if daemon.poll() is not None:
-                raise NoEngine(f"dockerd ended with {daemon.returncode}: see {_LOG}")
-            if Path("/var/run/docker.sock").exists() and _quietly("docker", "info") == 0:
-                break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(0.1)
-        else:
-            raise NoEngine(f"dockerd does not answer: see {_LOG}")
-        yield
-    finally:
-        daemon.send_signal(signal.SIGTERM)
-        try:
-            daemon.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-
-
 def image() -> str:
     """The tag of an image of this content; built if the engine has none. Raises NoEngine."""
-    tag = f"codespace:test-{content_hash()}"
-    if _quietly("docker", "image", "inspect", tag) != 0:
+    tag = f"{_NAME}{content_hash()}"
+    if quietly("docker", "image", "inspect", tag) == 0:
+        return tag
+    for _ in range(_ATTEMPTS):
         built = subprocess.run([ROOT / "image/build.sh", tag], check=False, stdin=subprocess.DEVNULL)
-        if built.returncode:
-            raise NoEngine("the image could not be built: see the messages above")
-    return tag
+        if built.returncode == 0:
+            return tag
+    raise NoEngine("the image could not be built: see the messages above")
 
 
-def compose(tag: str) -> str:
-    """A compose command of version 2 or later, taken out of Debian's package where the client has none. It knows
-    `systempaths`, which 1.29 does not. Raises NoEngine."""
-    if _quietly("docker", "compose", "version") == 0:
+def tools(tag: str) -> str:
+    """The tag of an image with programs that tests put beside the appliance: a reverse proxy, and Debian's compose,
+    which knows `systempaths` as 1.29 does not. `tag`: the appliance's, whose base it takes. Raises NoEngine."""
+    base = listed("image", "inspect", "--format", '{{index .Config.Labels "org.opencontainers.image.base.name"}}', tag)
+    recipe = f"""
+FROM {"".join(base)}
+RUN export DEBIAN_FRONTEND=noninteractive; apt-get -qq -o Acquire::Retries=5 update \
+ && apt-get -qq -y -o Acquire::Retries=5 install --no-install-recommends nginx-light >/dev/null \
+ && cd /tmp && apt-get -qq -o Acquire::Retries=5 download docker-compose \
+ && dpkg-deb --fsys-tarfile docker-compose_*.deb | tar -xO ./usr/libexec/docker/cli-plugins/docker-compose >/compose \
+ && chmod 755 /compose && rm -rf docker-compose_*.deb /var/lib/apt/lists
+"""
+    name = f"codespace-tools:test-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if quietly("docker", "image", "inspect", name) == 0:
+        return name
+    for _ in range(_ATTEMPTS):
+        built = subprocess.run(
+            ["docker", "build", "--quiet", "--network", "host", "--tag", name, "-"], input=recipe, text=True,
+            env={**os.environ, "DOCKER_BUILDKIT": "0"}, stdout=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        if built.returncode == 0:
+            return name
+    raise NoEngine("the image with the tests' tools could not be built: see the messages above")
+
+
+def compose(tools_tag: str) -> str:
+    """A compose command of version 2 or later: the client's, else the one in `tools`. Raises NoEngine."""
+    if quietly("docker", "compose", "version") == 0:
         return "docker compose"
-    program = ROOT / "build" / "compose" / "docker-compose"
+    program = ROOT / "build" / tools_tag.replace(":", "-") / "docker-compose"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
-        script = (
-            "apt-get update -qq && cd /tmp && apt-get download -qq docker-compose >/dev/null 2>&1 && "
-            "dpkg-deb --fsys-tarfile docker-compose_*.deb | "
-            "tar -xO ./usr/libexec/docker/cli-plugins/docker-compose >/out/new && chmod 755 /out/new && "
-            "mv /out/new /out/docker-compose"
-        )
-        command = ["docker", "run", "--rm", "--user", "0", "--network", "host", "--volume", f"{program.parent}:/out"]
-        subprocess.run([*command, "--entrypoint", "sh", tag, "-euc", script], check=False, stdin=subprocess.DEVNULL)
-    if not program.exists():
-        raise NoEngine("no compose program: docker-compose could not be taken from Debian's package")
+        made_by = ["--label", f"{OWNER}={owner(os.getpid())}"]
+        container = "".join(listed("create", *made_by, tools_tag, "true"))
+        # Another run may do the same: each its own file, the last one stays.
+        new = program.with_suffix(f".{os.getpid()}")
+        copied = quietly("docker", "cp", f"{container}:/compose", str(new))
+        quietly("docker", "rm", container)
+        if copied:
+            raise NoEngine(f"no compose program: it could not be copied out of {tools_tag}")
+        new.replace(program)
     return str(program)
 
 
+def remove_older(keep: str) -> None:
+    """Images that runs on other contents have made; those in use stay."""
+    for tag in listed("image", "ls", "--filter", f"reference={_NAME}*", "--format", "{{.Repository}}:{{.Tag}}"):
+        if tag != keep:
+            quietly("docker", "image", "rm", tag)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def main(command: list[str]) -> int:
-    environment = {**os.environ, "CODESPACE_INTEGRATION": "1"}
+    me = owner(os.getpid())
+    environment = {**os.environ, "CODESPACE_INTEGRATION": "1", "CODESPACE_TEST_OWNER": me}
+    signal.signal(signal.SIGTERM, _stop)
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(engine())
-            tag = image()
-            environment |= {"CODESPACE_TEST_IMAGE": tag, "CODESPACE_TEST_COMPOSE": compose(tag)}
+            held.enter_context(engine(lambda: remove_older(environment.get("CODESPACE_TEST_IMAGE", ""))))
+            with gate():
+                tag = image()
+                beside = tools(tag)
+            environment |= {
+                "CODESPACE_TEST_IMAGE": tag,
+                "CODESPACE_TEST_TOOLS": beside,
+                "CODESPACE_TEST_COMPOSE": compose(beside),
+            }
         except NoEngine as reason:
             environment["CODESPACE_NO_ENGINE"] = str(reason)
+            print(f"no container engine for the tests: {reason}", file=sys.stderr)
         child = subprocess.Popen(command, env=environment, cwd=ROOT)
         try:
             return child.wait()

@@ -10,7 +10,7 @@ from pytest_docker.plugin import Services
 
 from tests.integration.containers import UID, Appliance, flags, home, run, serving, volumes, write_registry
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 ADD = "*** Begin Patch\n*** Add File: {}\n+one\n*** End Patch\n"
 
@@ -139,7 +139,7 @@ def test_a_second_appliance_on_the_same_data_is_refused() -> None:
 
 @pytest.mark.covers("IMG-3")
 def test_selftest_runs_in_the_image_and_every_probe_is_blocked() -> None:
-    ended = run("selftest", "--json", timeout_s=80)
+    ended = run("selftest", "--json", timeout_s=240)
     assert ended.status == 0, ended.output[-2000:] + ended.errors
     result = json.loads(ended.output)
     assert result["ok"] is True
@@ -150,5 +150,5 @@ def test_selftest_runs_in_the_image_and_every_probe_is_blocked() -> None:
 @pytest.mark.covers("IMG-4")
 def test_compose_brings_the_same_appliance_up(docker_services: Services, composed_home: Path) -> None:
     composed = Appliance(composed_home, "")
-    docker_services.wait_until_responsive(composed.is_ready, timeout=30, pause=0.1)
+    docker_services.wait_until_responsive(composed.is_ready, timeout=90, pause=0.1)
     assert composed.output_of("id", "-u") == f"{UID}\n"

@@ -14,7 +14,7 @@ from tests.attacks import corpus
 from tests.integration.containers import RUN_S, UID, Appliance, home, serving
 from tests.requirements import ATTACK_GAPS
 
-pytestmark = [pytest.mark.engine, corpus.needs_corpus, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, corpus.needs_corpus, pytest.mark.timeout(300)]
 
 TOOLS = "/usr/local/probes"
 """Mounted there: writable for the appliance's user, and read-only in a sandbox, like all of /usr."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.containers import ROOT, flags, home, run, serving, volumes
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 ADDITIONS = tuple(json.loads((ROOT / "image/seccomp/departures.json").read_text())["added"])
 PROBE_ALONE = ("--env", "CODESPACE_REGISTRY=")

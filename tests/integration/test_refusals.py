@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.containers import UID, flags, home, run, volumes, write_registry
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 
 def missing(folder: Path) -> None:
