@@ -1,8 +1,9 @@
 """The running appliance: brings the parts up in order, waits for a signal, takes them down in order.
 
-`serve` and `stdio` are the two shapes of it. Refuses to know: how the parts are made (`gateway.__main__` joins them),
-what they answer. Shutting down is bounded, 5 s for all of it: first nothing new is let in, then everything that runs is
-ended, then what is still being answered gets its answer.
+`serve` and `stdio` are the two shapes of it. What speaks MCP and HTTP takes longer to load than the runner takes to
+start, so it is loaded meanwhile, in a thread, and nothing of it is imported with this module. Refuses to know: how the
+parts are made (`gateway.__main__` joins them), what they answer. Shutting down is bounded, 5 s for all of it: first
+nothing new is let in, then everything that runs is ended, then what is still being answered gets its answer.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ import socket
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.application import Application
 from gateway.errors import OperatorError
-from gateway.http.app import HttpApp
 from gateway.http.door import LOCAL_HOSTS, Door, HostNames
 from gateway.http.limits import Deadlines, Shares, present_shares
 from gateway.http.listen import UnixListener, bind_tcp, bind_unix
-from gateway.http.server import HttpServer, PeerRule
-from gateway.mcp.catalogue import listed
-from gateway.mcp.server import ToolServer
-from gateway.mcp.stdio import LineWire, serve_lines, take_standard_streams
 from gateway.metrics import Metrics
+from gateway.standard_streams import take_standard_streams
+
+if TYPE_CHECKING:
+    from gateway.http.app import HttpApp
+    from gateway.http.server import HttpServer
+    from gateway.mcp.server import ToolServer
 
 CLOSE_S = 4.0
 """Bound of the application's own shutdown."""
@@ -106,6 +109,9 @@ class Appliance:
                 server = await self._start(["unix", "tcp"] if tcp else ["unix"], local_peer="unknown")
                 if server is None:
                     return
+                from gateway.http.app import HttpApp
+                from gateway.http.server import HttpServer, PeerRule
+
                 shares = self._shares
                 if shares is None:
                     shares = await asyncio.to_thread(present_shares)
@@ -141,6 +147,8 @@ class Appliance:
                 server = await self._start(["stdio"], local_peer=f"stdio:uid={os.getuid()}")
                 if server is None:
                     return
+                from gateway.mcp.stdio import LineWire, serve_lines
+
                 wire = LineWire(read_fd, write_fd)
                 serving = asyncio.ensure_future(serve_lines(server.sdk, wire))
                 stopping = asyncio.ensure_future(self._stop.wait())
@@ -160,16 +168,21 @@ class Appliance:
     async def _start(self, transports: list[str], *, local_peer: str) -> ToolServer | None:
         """None where a signal came first."""
         starting = asyncio.ensure_future(self._application.start())
+        loading = asyncio.ensure_future(asyncio.to_thread(_load))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             starting.cancel()
-            await asyncio.wait((starting, stopping))
+            await asyncio.wait((starting, stopping, loading))
         if starting.cancelled() or self._stop.is_set():
             return None
         starting.result()
+        loading.result()
+        from gateway.mcp.catalogue import listed
+        from gateway.mcp.server import ToolServer
+
         tools = listed(self._application.available_tools())
         self._application.set_exposure(tools=[tool.name for tool in tools], transports=transports)
         return ToolServer(
@@ -226,6 +239,18 @@ class Appliance:
                 self._log.error("reload_refused", problem=str(error))
             else:
                 self._log.info("reloaded")
+
+
+def _load() -> None:
+    """What the rest of the start needs. Blocks for as long as everything before it took together."""
+    import gateway.http.app
+    import gateway.http.server
+    import gateway.mcp.stdio  # noqa: F401
+    from gateway.mcp.catalogue import ALL_TOOLS
+    from gateway.mcp.server import described
+
+    for tool in ALL_TOOLS:
+        described(tool)
 
 
 def _host_of(http: str | None) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -86,6 +87,8 @@ async def run(*, socket_path: str, liveness_fd: int | None, max_processes: int, 
         loop.add_signal_handler(signum, stop.set)
     service = build_service(max_processes=max_processes, liveness_fd=liveness_fd, log=log)
     await service.start()
+    # What was loaded stays: collections look at what is made from now on.
+    gc.freeze()
     await serve(
         service,
         socket_path=socket_path,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from gateway.cli.options import Socket, socket_path
+from gateway.cli.quick import quick_loading
 from gateway.cli.steering_commands import add_steering
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def command_line(parts: Parts) -> typer.Typer:
 
         Runs until SIGTERM or SIGINT; SIGHUP reloads the registry.
         """
-        from gateway.cli.serve import serve as run
+        with quick_loading():
+            from gateway.cli.serve import serve as run
 
         return run(
             parts,
@@ -128,7 +130,8 @@ def command_line(parts: Parts) -> typer.Typer:
 
         The end of input shuts it down, with everything that it runs.
         """
-        from gateway.cli.serve import stdio as run
+        with quick_loading():
+            from gateway.cli.serve import stdio as run
 
         return run(parts, registry=registry, data_dir=data_dir, runner=runner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,10 +65,21 @@ def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secre
     async def live() -> None:
         application = parts.application(settings, LogAudit(log, metrics), log)
         appliance = Appliance(application, version=version(), metrics=metrics, log=log)
-        if endpoints is None:
-            await appliance.stdio()
-        else:
-            await appliance.serve(endpoints)
+        collecting = asyncio.ensure_future(_collect_once(appliance.serving))
+        try:
+            if endpoints is None:
+                await appliance.stdio()
+            else:
+                await appliance.serve(endpoints)
+        finally:
+            collecting.cancel()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(live())
+
+
+async def _collect_once(serving: asyncio.Event) -> None:
+    """Cycles are collected from now on, among what is made from now on: what was loaded stays anyway."""
+    await serving.wait()
+    gc.freeze()
+    gc.enable()

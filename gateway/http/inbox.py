@@ -6,6 +6,7 @@ application's; tokens and hosts, which are the door's. Joined in `gateway.http.a
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -49,10 +50,13 @@ class Inbox:
     def __init__(self, application: Application, version: str, log: FilteringBoundLogger) -> None:
         self._application = application
         self._log = log
-        description = json.dumps(describe(ENDPOINTS, version)).encode()
+
+        @functools.cache
+        def description() -> bytes:
+            return json.dumps(describe(ENDPOINTS, version)).encode()
 
         async def openapi(request: Request) -> Response:
-            return Response(description, media_type="application/json")
+            return Response(description(), media_type="application/json")
 
         routes = [Route("/inbox/openapi.json", openapi, methods=["GET"])]
         routes += [Route(endpoint.path, self._handler(endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]

@@ -7,6 +7,7 @@ requests arrive (`gateway.http`, `gateway.mcp.stdio`), what a tool does (`gatewa
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,25 @@ Context = ServerRequestContext[Any, Any]
 P = TypeVar("P")
 
 
+@functools.cache
+def described(tool: Tool[Any]) -> types.Tool:
+    """As MCP lists it. Made once a program, since schemas take a while: not to be changed."""
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema(),
+        output_schema=tool.output_schema(),
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=tool.hints.read_only,
+            destructive_hint=tool.hints.destructive,
+            idempotent_hint=tool.hints.idempotent,
+            open_world_hint=False,
+        ),
+    )
+
+
 class ToolServer:
     """`sdk` is what transports serve. `local_peer`: who calls where a request names nobody (standard input)."""
 
@@ -49,8 +69,8 @@ class ToolServer:
     ) -> None:
         self._application = application
         self._tools: Mapping[str, Tool[Any]] = {tool.name: tool for tool in tools}
-        self._schemas = {tool.name: tool.input_schema() for tool in tools}
-        self._list = types.ListToolsResult(tools=[self._listed(tool) for tool in tools])
+        self._list = types.ListToolsResult(tools=[described(tool) for tool in tools])
+        schemas = {tool.name: tool.input_schema for tool in self._list.tools}
         self._metrics = metrics
         self._log = log
         self._local_peer = local_peer
@@ -64,23 +84,7 @@ class ToolServer:
             on_list_tools=self._on_list_tools,
             on_call_tool=self._on_call_tool,
             # Without it the SDK would run tools/list for each call to look for header parameters; ours have none.
-            get_tool_input_schema=self._schemas.get,
-        )
-
-    def _listed(self, tool: Tool[Any]) -> types.Tool:
-        return types.Tool(
-            name=tool.name,
-            title=tool.title,
-            description=tool.description,
-            input_schema=self._schemas[tool.name],
-            output_schema=tool.output_schema(),
-            annotations=types.ToolAnnotations(
-                title=tool.title,
-                read_only_hint=tool.hints.read_only,
-                destructive_hint=tool.hints.destructive,
-                idempotent_hint=tool.hints.idempotent,
-                open_world_hint=False,
-            ),
+            get_tool_input_schema=schemas.get,
         )
 
     async def _on_list_tools(

@@ -1,8 +1,7 @@
 """Serves MCP on standard input and output: one JSON-RPC message a line.
 
-The descriptors 0 and 1 are moved away first, so that nothing a library or a child prints can end up between messages,
-and no child inherits the wire. Reading and writing block in two daemon threads: they work for pipes, terminals and
-files alike, and never hold up the end of the program. Refuses to know: tools, HTTP. Called by `codespace stdio`.
+Reading and writing block in two daemon threads: they work for pipes, terminals and files alike, and never hold up the
+end of the program. Refuses to know: tools, HTTP, which descriptors they are. Called by `codespace stdio`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import fcntl
 import json
 import os
 import queue
@@ -123,17 +121,6 @@ def _settle(done: asyncio.Future[None], error: OSError | None) -> None:
         done.set_result(None)
     else:
         done.set_exception(error)
-
-
-def take_standard_streams() -> tuple[int, int]:
-    """Moves 0 and 1 to private close-on-exec descriptors; 0 then reads nothing and 1 writes to standard error."""
-    read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return read_fd, write_fd
 
 
 async def serve_lines(server: Server[Any], wire: LineWire) -> None:
