@@ -133,7 +133,7 @@ class Appliance:
     def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Structured content of one tool call. Raises Refused for a tool error."""
         body, headers = modern_call(tool, arguments)
-        result = request(self.socket, "POST", "/mcp", body, headers).json()["result"]
+        result = request(self.socket, "POST", "/mcp", body, headers, timeout_s=RUN_S).json()["result"]
         if result.get("isError"):
             raise Refused(result["structuredContent"]["error"])
         content: dict[str, Any] = result["structuredContent"]

@@ -56,12 +56,14 @@ def request(
     path: str,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = WAIT_S,
 ) -> Reply:
-    """One HTTP request on a connection of its own. Blocks, WAIT_S at most for each wait."""
+    """One HTTP request on a connection of its own. Blocks, `timeout_s` at most for each wait."""
     connection: http.client.HTTPConnection = (
-        UnixConnection(target, WAIT_S)
+        UnixConnection(target, timeout_s)
         if isinstance(target, Path)
-        else http.client.HTTPConnection(*target, timeout=WAIT_S)
+        else http.client.HTTPConnection(*target, timeout=timeout_s)
     )
     try:
         connection.request(method, path, body, dict(headers or {}))
