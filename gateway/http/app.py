@@ -1,4 +1,4 @@
-"""The HTTP routes: /mcp, and beside it /inbox, /healthz, /readyz and /metrics.
+"""The HTTP routes: /mcp, and beside it /inbox, /healthz, /readyz, /metrics and the console at /.
 
 Refuses to know: sockets, tokens, tools. `gateway.http.door` stands before it, `gateway.http.server` runs it.
 """
@@ -16,8 +16,9 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from gateway.application import Application
+from gateway.http.console.console import Console
 from gateway.http.direct_calls import DirectCalls
-from gateway.http.door import MAX_BODY_BYTES
+from gateway.http.door import CONSOLE_PREFIX, CONSOLE_ROOT, MAX_BODY_BYTES
 from gateway.http.inbox import Inbox
 from gateway.http.session_calls import SessionCalls
 from gateway.logging import SESSION_ENDED
@@ -47,6 +48,7 @@ class HttpApp:
         older = SessionCalls(server, self._sessions, self._by_the_sdk, idle_s=SESSION_IDLE_S)
         self._mcp = DirectCalls(server, older)
         self._inbox = Inbox(application, version, log)
+        self._console = Console(application, version, metrics, log)
         self._rest = Starlette(
             routes=[
                 Route("/healthz", self._healthz),
@@ -63,6 +65,8 @@ class HttpApp:
             await self._mcp(scope, receive, send)
         elif scope["path"].startswith("/inbox/"):
             await self._inbox.asgi(scope, receive, send)
+        elif scope["path"] == CONSOLE_ROOT or scope["path"].startswith(CONSOLE_PREFIX):
+            await self._console.asgi(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 

@@ -1,13 +1,12 @@
 """Who may come in, before any route: host, origin, token, body size (NETIF-2).
 
 A plain ASGI wrapper, one object a listener. Refuses to know: tools, sessions, routes other than the two probes that
-need no token. Joined by `gateway.http.app`.
+need no token and the console, which has a login. Joined by `gateway.http.app`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import re
 from collections.abc import Collection
@@ -15,6 +14,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
+from gateway.http.token import Gate
 from gateway.metrics import Metrics
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -22,6 +22,11 @@ DISCARDED_BYTES = MAX_BODY_BYTES
 """Of a body over the limit, read and thrown away before the answer: a peer that is cut off while it writes sees a
 broken connection and not the reason."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+CONSOLE_ROOT = "/"
+CONSOLE_PREFIX = "/console/"
+"""The console asks by itself, since a browser sends no Authorization header; it finds what to ask for in the scope."""
+GATE = "codespace.gate"
+"""Where in the scope the listener's `Gate` is."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -63,7 +68,7 @@ class Door:
     ) -> None:
         self._inside = inside
         self._hosts = hosts
-        self._token = None if token is None else token.encode()
+        self._gate = Gate(token)
         self._metrics = metrics
         self._log = log
         self._closing = False
@@ -81,6 +86,7 @@ class Door:
             self._note(scope, reason)
             await _answer(send, status, reason, text, headers)
             return
+        scope[GATE] = self._gate
         await self._let_in(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[str, int, str, list[tuple[bytes, bytes]]] | None:
@@ -105,7 +111,7 @@ class Door:
                 continue
             shown = ascii(origin.decode("latin-1")[:100])
             return "origin", 403, f"Origin {shown} may not call; the operator may add it to CODESPACE_ALLOW_HOSTS", []
-        if self._token is not None and scope["path"] not in OPEN_PATHS and not self._shows_token(authorizations):
+        if self._gate.needed and not _asks_itself(scope["path"]) and not self._shows_token(authorizations):
             challenge = b'Bearer realm="codespace"' + (b', error="invalid_token"' if authorizations else b"")
             text = "the bearer token is not the right one" if authorizations else "a bearer token is needed"
             if len(authorizations) > 1:  # which of them counts, a proxy before us may see otherwise
@@ -125,8 +131,7 @@ class Door:
         if len(authorizations) != 1:
             return False
         scheme, _, shown = authorizations[0].partition(b" ")
-        assert self._token is not None
-        return hmac.compare_digest(shown.strip(), self._token) and scheme.lower() == b"bearer"
+        return self._gate.admits(shown.strip()) and scheme.lower() == b"bearer"
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = finished = complete = False
@@ -169,6 +174,10 @@ class Door:
 
 _TOO_LARGE = f"the request body is over {MAX_BODY_BYTES} bytes; send less at once"
 _CLOSING = "the server is shutting down; what was called may have had its effect: look before you repeat it"
+
+
+def _asks_itself(path: str) -> bool:
+    return path in OPEN_PATHS or path == CONSOLE_ROOT or path.startswith(CONSOLE_PREFIX)
 
 
 async def _discard(receive: Receive) -> None:

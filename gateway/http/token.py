@@ -1,7 +1,10 @@
-"""Reads the bearer token. Refuses to know: how it is compared or sent. Called by the start of `serve`."""
+"""Reads the bearer token, and compares what is shown with it. Refuses to know: how it is sent. Called by the start of
+`serve`, and by what stands before the routes."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import stat
 from pathlib import Path
@@ -9,6 +12,28 @@ from pathlib import Path
 from gateway.errors import ConfigurationError
 
 _MOST_BYTES = 4096
+
+
+class Gate:
+    """What one listener asks its callers for. Compares, and never tells."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = None if token is None else token.encode()
+
+    @property
+    def needed(self) -> bool:
+        """Whether callers must show a token."""
+        return self._token is not None
+
+    def admits(self, shown: bytes) -> bool:
+        """Takes as long for a wrong token as for the right one, whatever their lengths."""
+        if self._token is None:
+            return True
+        return hmac.compare_digest(hashlib.sha256(shown).digest(), hashlib.sha256(self._token).digest())
+
+    def seal(self, name: str) -> str:
+        """Only this name with this token gives it, and it gives neither away. For session names, which are random."""
+        return hmac.new(name.encode(), b"codespace console seal" + (self._token or b""), "sha256").hexdigest()
 
 
 def read_token(path: Path) -> str:
