@@ -12,7 +12,7 @@ import pytest
 from tests.privileges import ORDINARY_UID
 
 HERE = Path(__file__).parent
-NOT_AGAIN = "not three_hundred and not by_all_three_protocols and not forty_commands"
+NOT_AGAIN = "not three_hundred and not by_all_three_protocols and not forty_commands and not breaks_off"
 """Long, and about nothing that an identity changes."""
 
 
