@@ -23,10 +23,11 @@ from sandbox_helper import (
     seccomp,
     terminal,
     verify,
+    waiting,
 )
 from sandbox_helper import syscalls as sc
 from sandbox_helper.namespaces import NEW_ROOT, PROC_SELF, write_own_map
-from sandbox_helper.protocol import Mount, Plan, Run, is_below
+from sandbox_helper.protocol import Cover, Mount, Plan, Run, is_below
 from sandbox_helper.status import Reporter
 from sandbox_helper.tree import EMPTY_FILE
 
@@ -78,9 +79,11 @@ class Descriptors(NamedTuple):
 
 def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     """Does not return: ends with _exit, and with the command's own end where there was one."""
-    reporter = Reporter(given.report, facts.fault if request.payload == "exec" else None)
+    reporter = Reporter(given.report, given.status, facts.fault if request.payload == "exec" else None)
     try:
-        slave = prepare(facts, plan, request, given, reporter)
+        slave, covers = prepare(facts, plan, request, given, reporter)
+        if request.waits:
+            request = request._replace(argv=waiting.until_used(plan, covers, reporter))
         main = command.start(plan, request, given.streams(), reporter, slave)
     except Exception as error:  # noqa: BLE001 - the outermost handler of this process
         reporter.fail(error)
@@ -89,8 +92,13 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     init.serve(main)
 
 
-def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter: Reporter) -> str | None:
-    """Everything up to the command's own process. Returns the path of its terminal. Raises OSError."""
+def prepare(
+    facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter: Reporter
+) -> tuple[str | None, list[Cover]]:
+    """Everything up to the command's own process. Returns the path of its terminal, and what is covered.
+
+    Raises OSError.
+    """
     standing = given.numbers() | {0, 1, 2} | ({facts.liveness_fd} if facts.liveness_fd is not None else set())
     sc.close_all_but(standing | {given.tree} | {fd for fd, _ in given.late})
     reporter.enter("maps")
@@ -102,7 +110,8 @@ def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter
     self_fd = os.open(PROC_SELF, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     _build(plan, given)
     reporter.enter("protect")
-    reporter.note_covers(protect.cover(plan.workspace, plan.protect))
+    covers = protect.cover(plan.workspace, plan.protect, placeholders=not request.waits)
+    reporter.note_covers(covers)
     reporter.enter("pivot")
     sc.pivot_root(".", ".")
     sc.umount_detach(".")
@@ -127,7 +136,7 @@ def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter
     os.close(self_fd)
     # Readable memory of PID 1 would be a way past the filter's and the mounts' promises.
     process_control.become_undumpable()
-    return slave
+    return slave, covers
 
 
 def _enter_identity(facts: Facts, plan: Plan, given: Descriptors, reporter: Reporter) -> None:

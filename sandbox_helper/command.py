@@ -18,7 +18,7 @@ from sandbox_helper import syscalls as sc
 from sandbox_helper.protocol import INTERPRETER_MISSING, Plan, Run
 from sandbox_helper.status import Reporter, VerifyFailed
 
-_REPORT_FD = 3
+_REPORT_FD, _STATUS_FD = 3, 4
 Streams = tuple[int, int, int]
 
 
@@ -53,6 +53,8 @@ def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
         raise _explained(error, plan, run) from error
     os.chdir("/")
     _kept.append(command)
+    # The runner waits for the end of the report; what is still to do here is nothing to it.
+    os.close(reporter.fd)
     return command.pid
 
 
@@ -103,16 +105,17 @@ def _enter_place(plan: Plan, reporter: Reporter) -> None:
 
 def _place_descriptors(streams: Streams, reporter: Reporter) -> None:
     # All of them out of the way first, so that none is overwritten before it was copied.
-    report = _above_standard(reporter.fd)
+    report, status = _above_standard(reporter.fd), _above_standard(reporter.status)
     for target, source in enumerate([_above_standard(fd) for fd in streams]):
         os.dup2(source, target)
     os.dup2(report, _REPORT_FD, inheritable=False)
-    reporter.fd = _REPORT_FD
-    sc.close_range(_REPORT_FD + 1)
+    os.dup2(status, _STATUS_FD, inheritable=False)
+    reporter.fd, reporter.status = _REPORT_FD, _STATUS_FD
+    sc.close_range(_STATUS_FD + 1)
 
 
 def _above_standard(fd: int) -> int:
-    return fd if fd > _REPORT_FD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1)
+    return fd if fd > _STATUS_FD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STATUS_FD + 1)
 
 
 def _in_path(program: bytes, plan: Plan) -> tuple[bytes, ...]:

@@ -20,7 +20,7 @@ from sandbox_helper.status import Reporter
 
 def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     """Does not return."""
-    reporter = Reporter(given.report, facts.fault if request.payload == "exec" else None)
+    reporter = Reporter(given.report, given.status, facts.fault if request.payload == "exec" else None)
     try:
         reporter.enter("parent")
         process_control.become_subreaper()

@@ -19,8 +19,10 @@ from sandbox_helper.tree import EMPTY_FILE
 _SEALED = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 
-def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> list[Cover]:
+def cover(workspace: str, names: tuple[str, ...], root: str = ".", *, placeholders: bool = True) -> list[Cover]:
     """Covers each name, relative to the workspace at `workspace` of the tree at `root`.
+
+    Without `placeholders` none is made or relied on: ENOENT where one would have to be.
 
     Returns what was covered or pinned. A name whose parent does not exist is left alone. Raises OSError with the name:
     ELOOP where a link stands at the name or on the way to it, since nothing could be mounted on that safely; ENOTSUP
@@ -33,7 +35,7 @@ def cover(workspace: str, names: tuple[str, ...], root: str = ".") -> list[Cover
         for name in sorted(names, key=lambda n: n.count("/")):
             try:
                 if _pin_ancestors(workspace_fd, name, covers):
-                    _cover_one(workspace_fd, name, root, covers)
+                    _cover_one(workspace_fd, name, root, covers, placeholders)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, name) from error
     finally:
@@ -77,11 +79,11 @@ def _what_stands(fd: int, name: str, placeholder: bool) -> Cover:
     return Cover(name, status.st_dev, status.st_ino, placeholder)
 
 
-def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover]) -> None:
+def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover], placeholders: bool) -> None:
     try:
         fd = sc.openat2(workspace_fd, name, os.O_PATH, sc.RESOLVE_INSIDE)
     except OSError as error:
-        if error.errno != errno.ENOENT:
+        if error.errno != errno.ENOENT or not placeholders:
             raise
         fd = _placeholder(workspace_fd, name)
         if fd < 0:
@@ -90,6 +92,8 @@ def _cover_one(workspace_fd: int, name: str, root: str, covers: dict[str, Cover]
         status = os.fstat(fd)
         _check_coverable(status)
         stands_in = _is_placeholder(status)
+        if stands_in and not placeholders:
+            raise OSError(errno.ENOENT, "a placeholder stands there, which another command's end removes")
         covers[name] = _what_stands(fd, name, stands_in)
         if stands_in:
             tree = sc.open_tree(sc.AT_FDCWD, root + EMPTY_FILE)

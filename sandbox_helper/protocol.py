@@ -7,8 +7,9 @@ a wrong type or a missing mount is a ProtocolError, and nothing runs.
 Requests (one SEQPACKET message each: JSON, then NUL and the argv as NUL-ended strings; descriptors by SCM_RIGHTS):
 `plan` lays a plan down, `run` starts a command under one, `adopt` hands over pidfds of children that an earlier helper
 made (a helper outlives its children, so that its end proves theirs). Replies repeat the request's `id`.
-Records (JSON lines): on the report socket one for each stage of the set-up, then EOF; on the status pipe the raw end of
-the command.
+Records (JSON lines): on the report socket what the runner has to act upon, then EOF; on the status pipe, which nobody
+waits for meanwhile, one for each stage of the set-up, then the raw end of the command. A run that `waits` is told its
+argv later, in one message on the report socket (`fed_message`).
 
 Imported by the adapter and the tests, and by the helper itself; imports nothing of ours. It refuses to know how any of
 it is done.
@@ -44,6 +45,9 @@ PLACEHOLDER_MODE = 0o000
 PLACEHOLDER_MTIME_S = 1_000_000_007
 """An empty regular file with one name, this mode and this time is a placeholder of ours for an absent protected name:
 whoever finds one after the command may remove it. No other file can be lost by that, since it holds nothing."""
+
+MAX_FED_BYTES = 32 * 1024
+"""Of the argv of a command that a waiting child takes: it fits the socket at once, and arrives whole or never."""
 
 MAX_ADOPTED = 8
 """Descriptors that travel with one request, at most."""
@@ -132,7 +136,8 @@ class Plan(NamedTuple):
 
 class Run(NamedTuple):
     """`payload`: `exec` runs argv; `posture` prints what the command would be, as JSON, and ends with 0. `leaf`: start
-    in the control group whose directory comes with the request."""
+    in the control group whose directory comes with the request. `waits`: there is no argv yet; the child prepares
+    everything, says so, and waits for it. It makes no placeholder, and fails at `protect` where one would be needed."""
 
     id: int
     plan_id: str
@@ -140,6 +145,7 @@ class Run(NamedTuple):
     tty: tuple[int, int] | None
     payload: str
     leaf: bool = False
+    waits: bool = False
 
 
 # --- strict reading ---------------------------------------------------------------------------------------------------
@@ -362,8 +368,27 @@ def run_request(run: Run) -> bytes:
     if any(b"\0" in argument for argument in run.argv):
         raise ProtocolError("run.argv", "holds NUL")
     head = {"op": "run", "id": run.id, "plan_id": run.plan_id, "tty": run.tty, "payload": run.payload}
-    head["leaf"] = run.leaf
+    head |= {"leaf": run.leaf, "waits": run.waits}
     return _bounded(head, b"".join(argument + b"\0" for argument in run.argv))
+
+
+def fed_message(argv: tuple[bytes, ...]) -> bytes | None:
+    """What a waiting child takes: the length in 4 bytes, big-endian, then NUL-ended strings; None where it is too long.
+
+    Raises ProtocolError for NUL in an argument.
+    """
+    if any(b"\0" in argument for argument in argv):
+        raise ProtocolError("run.argv", "holds NUL")
+    content = b"".join(argument + b"\0" for argument in argv)
+    return None if len(content) > MAX_FED_BYTES else len(content).to_bytes(4, "big") + content
+
+
+def parse_fed(content: bytes) -> tuple[bytes, ...]:
+    """The argv, of what follows the length. Raises ProtocolError."""
+    arguments = tuple(content.split(b"\0"))
+    if arguments[-1] or len(arguments) < 2 or not arguments[0]:
+        raise ProtocolError("run.argv", "needs a program, and an end for each argument")
+    return arguments[:-1]
 
 
 def adopt_request(request_id: int) -> bytes:
@@ -397,14 +422,16 @@ def split_request(message: bytes) -> tuple[str, int, dict[str, Any], bytes]:
 
 def parse_run(value: dict[str, Any], argv: bytes) -> Run:
     """Raises ProtocolError."""
-    item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload", "leaf"))
+    item = _fields(value, "run", ("op", "id", "plan_id", "tty", "payload", "leaf", "waits"))
     tty = _size(item["tty"], "run.tty")
     payload = _one_of(item["payload"], "run.payload", ("exec", "posture"))
-    arguments = tuple(argv.split(b"\0"))
-    if arguments[-1] or (payload == "exec" and (len(arguments) < 2 or not arguments[0])):
-        raise ProtocolError("run.argv", "needs a program, and an end for each argument")
+    waits = _truth(item["waits"], "run.waits")
+    if waits and (payload != "exec" or argv):
+        raise ProtocolError("run.waits", "is for a command that is told later")
+    arguments = () if waits or (payload != "exec" and not argv) else parse_fed(argv)
     leaf = _truth(item["leaf"], "run.leaf")
-    return Run(_number(item["id"], "run.id"), _text(item["plan_id"], "run.plan_id"), arguments[:-1], tty, payload, leaf)
+    number, plan_id = _number(item["id"], "run.id"), _text(item["plan_id"], "run.plan_id")
+    return Run(number, plan_id, arguments, tty, payload, leaf, waits)
 
 
 def parse_laid_plan(value: dict[str, Any]) -> tuple[str, Plan]:
@@ -480,6 +507,27 @@ def parse_covers(value: Any) -> tuple[Cover, ...]:
     return tuple(covers)
 
 
+class Standing(NamedTuple):
+    """What one place of a sandbox was when its tree was laid out: `stamp` of the workspace is device, inode, uid, gid;
+    of anything else device, inode, and size and time (ns) of a file. A place that differs is another one."""
+
+    path: str
+    stamp: tuple[int, int, int, int]
+
+
+def parse_standing(value: Any) -> tuple[Standing, ...]:
+    """Of the reply to a run that waits; the workspace is the first. Raises ProtocolError."""
+    found = []
+    for item in _list(value, "stands_on"):
+        if not isinstance(item, list) or len(item) != 5:
+            raise ProtocolError("stands_on", "must be lists of a path and four numbers")
+        device, inode, third, fourth = (_number(part, "stands_on", -(2**63), 2**64 - 1) for part in item[1:])
+        found.append(Standing(_absolute(item[0], "stands_on"), (device, inode, third, fourth)))
+    if not found:
+        raise ProtocolError("stands_on", "must name the workspace")
+    return tuple(found)
+
+
 class CommandEnd(NamedTuple):
     """The raw end of the main command, as PID 1 reaped it: exactly one of `code` and `signal` (a number) is set.
     `cpu_ms`: what it and its reaped children used."""
@@ -513,6 +561,23 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(where, "must be an object")
     return value
+
+
+_STAGE_PREFIX = b'{"stage":"'
+
+
+def stage_line(stage: str) -> bytes:
+    """The record of a stage that was entered."""
+    return _STAGE_PREFIX + stage.encode() + b'"}\n'
+
+
+def split_status(data: bytes) -> tuple[str | None, bytes]:
+    """(last stage that was entered, what follows the stages) of what the status pipe held."""
+    stage = None
+    while data.startswith(_STAGE_PREFIX):
+        line, _, data = data.partition(b"\n")
+        stage = line[len(_STAGE_PREFIX) : -2].decode(errors="replace")
+    return stage, data
 
 
 def parse_command_end(line: bytes) -> CommandEnd:

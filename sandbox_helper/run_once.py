@@ -25,18 +25,20 @@ from sandbox_helper.server import serve
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MAX_PLAN_BYTES = 1024 * 1024
 _CHUNK = 65536
+_STATUS_BYTES = 4096
 _SERVING, _REFUSED = b'{"serving"', b'{"refused"'
 
 
 class _Start(NamedTuple):
     """`helper`: held, since its end ends the command. `report`, `status`: read ends. `control`: write end. `pidfd`: of
-    PID 1."""
+    PID 1. `said`: what was read of `status` beyond the stages."""
 
     helper: socket.socket
     report: socket.socket
     status: int
     control: int
     pidfd: int
+    said: bytearray
 
 
 class _Bridge(NamedTuple):
@@ -122,7 +124,7 @@ def _start(once: Once) -> _Start:
         raise _Refused(protocol.parse_failure(answer["failed"]))
     if pidfd is None:
         raise ProtocolError("reply", f"no process: {answer}")
-    return _Start(ours, report, status_read, control_write, pidfd)
+    return _Start(ours, report, status_read, control_write, pidfd, bytearray())
 
 
 def _reply(connection: socket.socket) -> tuple[dict[str, object], int | None]:
@@ -134,7 +136,7 @@ def _reply(connection: socket.socket) -> tuple[dict[str, object], int | None]:
 
 def _read_report(start: _Start, bridge: _Bridge | None) -> int | None:
     """The terminal's master, if one was made. Raises _Refused where the command never started."""
-    stage, master, buffer, report = "namespace", None, b"", start.report
+    master, buffer, report = None, b"", start.report
     waiting: list[int] = []
     while True:
         data, fds, _, _ = socket.recv_fds(report, _CHUNK, protocol.MAX_LISTENERS)
@@ -153,10 +155,15 @@ def _read_report(start: _Start, bridge: _Bridge | None) -> int | None:
                 report.send(protocol.LISTENERS_TAKEN if taken else b"0")
             if "master" in value:
                 master = waiting.pop()
-            stage = value.get("stage", stage)
     report.close()
+    # Not yet written where it is empty: the end of the report comes after every stage.
+    os.set_blocking(start.status, False)
+    try:
+        stage, start.said[:] = protocol.split_status(os.read(start.status, _STATUS_BYTES))
+    except BlockingIOError:
+        stage = None
     if stage != "exec":
-        raise _Refused(Failure(stage, "EIO", "", "the set-up was killed"))
+        raise _Refused(Failure(stage or "namespace", "EIO", "", "the set-up was killed"))
     return master
 
 
@@ -266,10 +273,17 @@ def _copy_out(master: int) -> bool:
 def _end(start: _Start) -> int:
     result = os.waitid(os.P_PIDFD, start.pidfd, os.WEXITED)
     try:
-        end = protocol.parse_command_end(os.read(start.status, 4096))
+        end = protocol.parse_command_end(bytes(start.said) + _rest(start.status))
     except ProtocolError:
         return 128 + result.si_status if result is not None and result.si_code != os.CLD_EXITED else 1
     return 128 + end.signal if end.signal is not None else end.code or 0
+
+
+def _rest(status: int) -> bytes:
+    try:
+        return os.read(status, _STATUS_BYTES)
+    except BlockingIOError:
+        return b""
 
 
 def _say(failure: Failure) -> int:

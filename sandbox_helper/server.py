@@ -147,6 +147,8 @@ class Server:
             self._plans[plan_id] = plan, tree_key(plan)
             return {"id": request_id, "planned": plan_id}, None
         run = protocol.parse_run(value, argv)
+        if run.waits and self.mode != "sandbox":
+            raise ProtocolError("run.waits", "is for sandboxes")
         known = self._plans.get(run.plan_id)
         if known is None:
             return {"id": run.id, "unknown_plan": run.plan_id}, None
@@ -161,9 +163,13 @@ class Server:
         stage = "mounts"
         tree = -1
         late: list[tuple[int, str]] = []
+        more: dict[str, Any] = {}
         try:
             if self._trees is not None:
-                tree, late = self._trees.get(key, plan).open()
+                laid_out = self._trees.get(key, plan)
+                tree, late = laid_out.open()
+                if run.waits:
+                    more = {"stands_on": laid_out.standing()}
             stage = "namespace"
             pid, pidfd = self._clone(
                 plan, run, Descriptors(stdin, stdout, stderr, report, status, control, None, tree, tuple(late)), leaf
@@ -176,7 +182,7 @@ class Server:
                     os.close(fd)
         self._forget_dead(0)
         self._children.append(os.dup(pidfd))
-        return {"id": run.id, "pid": pid}, pidfd
+        return {"id": run.id, "pid": pid, **more}, pidfd
 
     def _clone(self, plan: Plan, run: Run, given: Descriptors, leaf: int) -> tuple[int, int]:
         """(pid, pidfd) in the server. Raises OSError where no child was made."""

@@ -1,7 +1,8 @@
 """What a child says about itself: one JSON line for each stage it enters, and one for the step that failed.
 
-Written to the report socket until exec closes it. Refuses to know what the stages do. Used by the child, whose every
-step is preceded by `enter`, so that a failure, or a kill, names its stage.
+Stages go to the status pipe, which the runner looks into once the report socket ends: a line there wakes nobody.
+Refuses to know what the stages do. Used by the child, whose every step is preceded by `enter`, so that a failure, or a
+kill, names its stage.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sandbox_helper.protocol import STAGES, Cover, Failure, encode, failure_value
+from sandbox_helper.protocol import STAGES, Cover, Failure, encode, failure_value, stage_line
 
-_STAGE_LINES = {stage: encode({"stage": stage}) for stage in STAGES}
+_STAGE_LINES = {stage: stage_line(stage) for stage in STAGES}
 """Made before any fork: a stage costs one write."""
 
 
@@ -48,27 +50,31 @@ def at_stage(stage: str) -> Iterator[None]:
 
 
 class Reporter:
-    """The child's end of the report socket. `fault`: a stage at which to fail, for tests of the failure itself
-    (a probe never does, or every test would end there)."""
+    """`fd`, `status`: the child's ends of the report socket and the status pipe. `fault`: a stage at which to fail, for
+    tests of the failure itself (a probe never does, or every test would end there)."""
 
-    __slots__ = ("_fault", "fd", "stage")
+    __slots__ = ("_fault", "fd", "stage", "status")
 
-    def __init__(self, fd: int, fault: str | None) -> None:
-        self.fd = fd
+    def __init__(self, fd: int, status: int, fault: str | None) -> None:
+        self.fd, self.status = fd, status
         self.stage = STAGES[0]
         self._fault = fault
 
     def enter(self, stage: str) -> None:
         """Raises OSError where the runner is gone: nobody would own the command."""
         self.stage = stage
-        os.write(self.fd, _STAGE_LINES[stage])
+        os.write(self.status, _STAGE_LINES[stage])
         if stage == self._fault:
             raise OSError(errno.EIO, "failure asked for by the helper's --fault option")
 
     def note_covers(self, covers: list[Cover]) -> None:
         """What the runner has to watch, and which placeholders it removes afterwards. Raises OSError."""
         if covers:
-            os.write(self.fd, encode({"covers": covers}))
+            self.say({"covers": covers})
+
+    def say(self, record: dict[str, Any]) -> None:
+        """Raises OSError where the runner is gone."""
+        os.write(self.fd, encode(record))
 
     def fail(self, error: Exception) -> None:
         """Says what failed; a runner that is gone needs no answer. Anything but an OSError is our own fault, and ends

@@ -7,9 +7,11 @@ to. Argument types are set once. Refuses to know why a call is made. Called by t
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from ctypes import c_char_p, c_int, c_long, c_uint, c_ulong, c_void_p
+from typing import NamedTuple
 
 # linux/sched.h
 CLONE_NEWNS = 0x00020000
@@ -56,11 +58,12 @@ RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 
 _MACHINE = os.uname().machine
 # asm/unistd.h; the calls from 424 on have one number everywhere.
-_NR = {"pivot_root": 155, "capget": 125, "capset": 126, "rt_sigaction": 13} if _MACHINE == "x86_64" else {
+_NR = {"pivot_root": 155, "capget": 125, "capset": 126, "rt_sigaction": 13, "statx": 332} if _MACHINE == "x86_64" else {
     "pivot_root": 41,
     "capget": 90,
     "capset": 91,
     "rt_sigaction": 134,
+    "statx": 291,
 }  # fmt: skip
 _NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_CLONE3, _NR_CLOSE_RANGE, _NR_OPENAT2, _NR_MOUNT_SETATTR = (
     428,
@@ -91,6 +94,7 @@ _mount_setattr = _numbered(c_int, c_char_p, c_uint, c_char_p, c_ulong)
 _rt_sigaction = _numbered(c_int, c_char_p, c_void_p, c_ulong)
 _pivot_root = _numbered(c_char_p, c_char_p)
 _cap = _numbered(c_char_p, c_void_p)
+_statx = _numbered(c_int, c_char_p, c_uint, c_uint, c_void_p)
 
 _mount = _libc.mount
 _mount.argtypes = (c_char_p, c_char_p, c_char_p, c_ulong, c_char_p)
@@ -277,3 +281,38 @@ def ppoll_in(fd: int, blocked_signals: int) -> int:
         raise _failed("ppoll")
     bits: int = struct.unpack("ihh", pollfd.raw)[2]
     return bits
+
+
+class Found(NamedTuple):
+    """One name of the file system. `mount_root`: a mount stands on it, and not only somewhere above."""
+
+    mode: int
+    links: int
+    device: int
+    inode: int
+    mount_root: bool
+
+
+_STATX_BASIC = 0x7FF
+_STATX_ATTR_MOUNT_ROOT = 0x2000
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_NO_AUTOMOUNT = 0x800
+
+
+def statx(path: str) -> Found:
+    """Of the name itself, not of what it links to. Raises OSError; ENOSYS where the kernel tells of no mounts.
+
+    Source: statx(2), linux/stat.h.
+    """
+    buffer = ctypes.create_string_buffer(256)
+    if _statx(_NR["statx"], AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT, _STATX_BASIC, buffer):
+        raise _failed("statx", path)
+    attributes, links, mode, inode, known = _STATX_FIELDS.unpack_from(buffer)
+    major, minor = struct.unpack_from("=II", buffer, 136)
+    if not known & _STATX_ATTR_MOUNT_ROOT:
+        raise OSError(errno.ENOSYS, "statx: no word of mounts", path)
+    return Found(mode, links, os.makedev(major, minor), inode, bool(attributes & _STATX_ATTR_MOUNT_ROOT))
+
+
+_STATX_FIELDS = struct.Struct("=8xQI8xHxxQ16xQ")
+"""stx_attributes, stx_nlink, stx_mode, stx_ino, stx_attributes_mask."""

@@ -212,6 +212,11 @@ class Tree:
         finally:
             os.close(fd)
 
+    def standing(self) -> list[list[str | int]]:
+        """What it stands on, the workspace first; see `protocol.Standing`."""
+        assert self._workspace is not None
+        return [[path, *stamp] for path, stamp in ((self.plan.workspace, self._workspace), *self._sources)]
+
     def open(self) -> tuple[int, list[tuple[int, str]]]:
         """Fresh detached copies for one command: of the tree, and of each waiting mount with its target."""
         base = sc.open_tree(self.root_fd)

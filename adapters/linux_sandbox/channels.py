@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import struct
 import sys
+import termios
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -24,10 +26,12 @@ from sandbox_helper.protocol import (
     parse_covers,
     parse_failure,
     parse_object,
+    split_status,
 )
 
 OUTPUT_PIPE_BYTES = 1024 * 1024
 MAX_REPORT_BYTES = 64 * 1024
+STATUS_BYTES = 4096
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4 * MAX_LISTENERS)
 
 HandOn = Callable[[list[tuple[str, int]]], Awaitable[bool]]
@@ -37,13 +41,16 @@ HandOn = Callable[[list[tuple[str, int]]], Awaitable[bool]]
 @dataclass
 class SetUpReport:
     """What the child said until its report socket closed. `executing`: it was about to exec, and nothing failed after
-    that. `failure`: the step that did. `stage`: the last one entered. `covers`: of protected names.
-    `descriptors`: those that came and have no place yet."""
+    that. `failure`: the step that did. `stage`: the last one entered, known at the end. `covers`: of protected names.
+    `waiting`: it is ready and waits for its command. `stale`: why it did not take it. `descriptors`: those that came
+    and have no place yet."""
 
     stage: str = "namespace"
     covers: tuple[Cover, ...] = ()
     failure: Failure | None = None
     master: int | None = None
+    waiting: bool = False
+    stale: str | None = None
     descriptors: list[int] = field(default_factory=list)
 
     @property
@@ -53,12 +60,18 @@ class SetUpReport:
 
 @dataclass
 class StartChannels:
-    """Both ends of everything: `for_child()` goes with the request and is closed afterwards, the rest is ours."""
+    """Both ends of everything: `for_child()` goes with the request and is closed afterwards, the rest is ours.
+    `narrow`: the output's pipe gets its width later, by `widen`."""
 
     tty: bool
+    narrow: bool = False
     _ours: dict[str, int] = field(default_factory=dict)
     _theirs: dict[str, int] = field(default_factory=dict)
     report: socket.socket | None = None
+    _said: SetUpReport = field(default_factory=SetUpReport)
+    _line: bytes = b""
+    _total: int = 0
+    _status_said: bytes = b""
 
     def open(self) -> None:
         """Raises OSError, with nothing left open."""
@@ -67,7 +80,8 @@ class StartChannels:
                 self._theirs["stdin"], self._ours["stdin"] = os.pipe2(os.O_CLOEXEC)
                 self._ours["output"], self._theirs["stdout"] = os.pipe2(os.O_CLOEXEC)
                 self._theirs["stderr"] = os.dup(self._theirs["stdout"])
-                _widen(self._ours["output"])
+                if not self.narrow:
+                    self.widen()
             self.report, report_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             self._theirs["report"] = report_end.detach()
             self._ours["status"], self._theirs["status"] = os.pipe2(os.O_CLOEXEC)
@@ -78,6 +92,17 @@ class StartChannels:
         except OSError:
             self.close()
             raise
+
+    def widen(self) -> None:
+        """A wide pipe saves wake-ups; an ordinary user may be over the machine's budget for them, and needs none."""
+        try:
+            fcntl.fcntl(self._ours["output"], fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
+        except PermissionError:
+            pass
+
+    def set_size(self, rows: int, columns: int) -> None:
+        """Of the terminal, once it has come. Raises OSError."""
+        fcntl.ioctl(self._ours["output"], termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def for_child(self) -> list[int]:
         return list(self._theirs.values())
@@ -92,31 +117,68 @@ class StartChannels:
         `hand_on`: takes the listening sockets of the command's network; the child waits until it has returned, and
         fails if it says no or is not there.
         """
-        assert self.report is not None
-        result, buffer, total = SetUpReport(), b"", 0
+        result = self._said
         try:
-            while True:
-                data = await self._receive(result)
-                if not data:
-                    break
-                total += len(data)
-                if total > MAX_REPORT_BYTES:
-                    raise ProtocolError("report", "is too long")
-                *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    kinds = _take_line(result, line)
-                    if kinds is not None:
-                        await self._hand_on(result, kinds, hand_on)
-            if buffer:
+            while await self._read_on(hand_on):
+                pass
+            if self._line:
                 raise ProtocolError("report", "ends within a line")
         except ProtocolError as error:
             result.failure = Failure(result.stage, "EPROTO", "", str(error))
         finally:
             _close_all(result.descriptors)
-        if result.master is not None:
-            os.set_blocking(result.master, False)
-            self._ours["output"] = result.master
+        self._take_stages()
         return result
+
+    async def until_waiting(self, hand_on: HandOn | None = None) -> SetUpReport:
+        """Of a run that waits: until it does, or its report ends; then `waiting` is false, and `failure` may say why.
+
+        The same report is read on by `read_report` once the child was fed.
+        """
+        try:
+            while not self._said.waiting and await self._read_on(hand_on):
+                pass
+        except ProtocolError as error:
+            self._said.failure = Failure(self._said.stage, "EPROTO", "", str(error))
+        if not self._said.waiting:
+            _close_all(self._said.descriptors)
+            self._take_stages()
+        return self._said
+
+    def feed(self, message: bytes) -> bool:
+        """Gives a waiting child its command. False where it did not arrive as a whole, and so never will."""
+        assert self.report is not None
+        try:
+            return self.report.send(message) == len(message)
+        except OSError:
+            return False
+
+    async def _read_on(self, hand_on: HandOn | None) -> bool:
+        """False at the end. Raises ProtocolError."""
+        data = await self._receive(self._said)
+        self._total += len(data)
+        if self._total > MAX_REPORT_BYTES:
+            raise ProtocolError("report", "is too long")
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            kinds = _take_line(self._said, line)
+            if kinds is not None:
+                await self._hand_on(self._said, kinds, hand_on)
+            if self._said.master is not None and self._ours.get("output") != self._said.master:
+                os.set_blocking(self._said.master, False)
+                self._ours["output"] = self._said.master
+        return bool(data)
+
+    def _take_stages(self) -> None:
+        """Once the report has ended every stage is in the pipe; the command's end may be there too."""
+        try:
+            data = os.read(self._ours["status"], STATUS_BYTES)
+        except BlockingIOError:
+            return
+        stage, rest = split_status(data)
+        self._status_said += rest
+        if stage in STAGES:
+            self._said.stage = stage
 
     async def _hand_on(self, result: SetUpReport, kinds: list[str], hand_on: HandOn | None) -> None:
         assert self.report is not None
@@ -165,7 +227,8 @@ class StartChannels:
         self.report.close()
         ours, self._ours = self._ours, {}
         output = ours["output"]
-        return Channels(ours["status"], ours["control"], output, output if self.tty else ours["stdin"], self.tty)
+        stdin = output if self.tty else ours["stdin"]
+        return Channels(ours["status"], ours["control"], output, stdin, self.tty, self._status_said)
 
     def close(self) -> None:
         """Everything not taken. Idempotent."""
@@ -181,8 +244,10 @@ def _take_line(result: SetUpReport, line: bytes) -> list[str] | None:
     value = parse_object(line, "report")
     if value.keys() == {"listeners"} and isinstance(value["listeners"], list):
         return [str(kind) for kind in value["listeners"]]
-    if value.keys() == {"stage"} and value["stage"] in STAGES:
-        result.stage = value["stage"]
+    if value == {"waiting": True}:
+        result.waiting = True
+    elif value.keys() == {"stale"} and isinstance(value["stale"], str):
+        result.stale = value["stale"]
     elif value.keys() == {"covers"}:
         result.covers = parse_covers(value["covers"])
     elif value.keys() == {"failed"}:
@@ -197,11 +262,3 @@ def _take_line(result: SetUpReport, line: bytes) -> list[str] | None:
 def _close_all(fds: list[int]) -> None:
     while fds:
         os.close(fds.pop())
-
-
-def _widen(fd: int) -> None:
-    """A wide pipe saves wake-ups; an ordinary user may be over the machine's budget for them, and needs none."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
-    except PermissionError:
-        pass

@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from sandbox_helper import protocol
-from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run
+from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, Standing
 
 START_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 20.0
@@ -37,10 +37,11 @@ class HelperGone(Exception):
 
 @dataclass(frozen=True)
 class Started:
-    """A managed child of the runner's. `pidfd` is the receiver's to close."""
+    """A managed child of the runner's. `pidfd` is the receiver's to close. `stands_on`: of one that waits."""
 
     pid: int
     pidfd: int
+    stands_on: tuple[Standing, ...] = ()
 
 
 def program() -> list[str]:
@@ -79,6 +80,8 @@ class HelperClient:
         self._send_turn = asyncio.Lock()
         self.pid = -1
         self.gone = asyncio.Event()
+        self.on_gone: Callable[[], None] | None = None
+        """Called once, with `gone` set."""
 
     async def start(self) -> None:
         """Raises HelperGone with what failed."""
@@ -161,7 +164,8 @@ class HelperClient:
                 return protocol.parse_failure(reply["failed"])
             if pidfd is None or not isinstance(reply.get("pid"), int):
                 raise HelperGone("the sandbox helper answered without a process")
-            return Started(reply["pid"], pidfd)
+            stands_on = protocol.parse_standing(reply["stands_on"]) if run.waits else ()
+            return Started(reply["pid"], pidfd, stands_on)
         raise HelperGone("the sandbox helper forgets the plan it was just given")
 
     async def adopt(self, pidfds: Sequence[int]) -> None:
@@ -266,6 +270,8 @@ class HelperClient:
         if self._hello is not None and not self._hello.done():
             self._hello.set_exception(HelperGone("the sandbox helper ended before it was ready"))
         self.gone.set()
+        if self.on_gone is not None:
+            self.on_gone()
 
     async def kill(self) -> None:
         """Returns once the helper is dead: it makes no child any more, and holds no descriptor. It is reaped by

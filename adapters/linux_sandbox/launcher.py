@@ -8,6 +8,7 @@ terms promise. Refuses to decide policy. Joined by the two `__main__` modules.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from adapters.linux_sandbox import cgroups, report
 from adapters.linux_sandbox.cgroups import Leaf, NoSubtree, Subtree
-from adapters.linux_sandbox.channels import StartChannels
+from adapters.linux_sandbox.channels import SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, HelperGone, Started, end_child, reap, reap_pidfd
 from adapters.linux_sandbox.cover_watch import CoverWatch
 from adapters.linux_sandbox.failures import (
@@ -31,6 +32,8 @@ from adapters.linux_sandbox.host import HostFacts, look_up
 from adapters.linux_sandbox.network import HandOver, NetworkProxy
 from adapters.linux_sandbox.orphans import find_orphans
 from adapters.linux_sandbox.plan import Abilities, PlanError, build_plan, plan_id
+from adapters.linux_sandbox.pool import SandboxPool
+from adapters.linux_sandbox.preparing import prepare
 from adapters.linux_sandbox.probing import (
     KnownPlan,
     Probe,
@@ -42,6 +45,7 @@ from adapters.linux_sandbox.probing import (
 from adapters.linux_sandbox.process import SandboxedProcess
 from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
 from adapters.linux_sandbox.roots import Roots
+from adapters.linux_sandbox.waiting import NotUsable, WaitingSandbox
 from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
@@ -53,7 +57,8 @@ class LinuxSandboxLauncher:
     """`liveness_fd`: inherited by the helper and every PID 1; its other end reads EOF once all of them are gone.
     `proxy`: for workspaces whose network is `enabled`, closed with the launcher; without one they are refused.
     `helper_options`, `helper_prefix`: more arguments for the helper, and a program to start it through (tests).
-    `find_groups`: looks for the subtree of control groups that commands get leaves of, once."""
+    `find_groups`: looks for the subtree of control groups that commands get leaves of, once. `prepared`: how many
+    sandboxes may wait for a command, at most."""
 
     def __init__(
         self,
@@ -63,7 +68,9 @@ class LinuxSandboxLauncher:
         helper_options: Sequence[str] = (),
         helper_prefix: Sequence[str] = (),
         find_groups: Callable[[], Subtree | NoSubtree] = cgroups.find,
+        prepared: int = 0,
     ) -> None:
+        self._pool = SandboxPool(prepared, self._prepare)
         self._find_groups = find_groups
         self._groups: Subtree | NoSubtree | None = None
         self._proxy = proxy
@@ -104,6 +111,8 @@ class LinuxSandboxLauncher:
             if helper is not None:
                 await helper.close()
             helper = HelperClient(mode, self._liveness_fd, self._options, self._prefix)
+            gone = helper
+            helper.on_gone = lambda: self._pool.discard(lambda sandbox: sandbox.helper is gone)
             try:
                 await helper.start()
                 await helper.adopt([p.pidfd for p in self._running.values() if p.helper_mode == mode])
@@ -279,14 +288,27 @@ class LinuxSandboxLauncher:
     async def _launch(self, request: LaunchRequest) -> SandboxedProcess:
         try:
             helper, known, isolation = await self._ready(request)
-            channels = StartChannels(request.tty_size is not None)
-            try:
-                channels.open()
-            except OSError as error:
-                message = f"no descriptors for the command: {error.strerror}"
-                raise LaunchFailed("descriptors", errno_name(error), message) from error
+            waiting = self._pool.take(known, helper)
         except (LaunchFailed, SandboxUnavailable):
             raise
+        except Exception as error:
+            raise not_begun(error) from error
+        try:
+            with self._pool.starting():
+                made = None if waiting is None else await self._use(waiting, request, isolation)
+                return made or await self._from_nothing(helper, known, request, isolation)
+        finally:
+            self._pool.refill()
+
+    async def _from_nothing(
+        self, helper: HelperClient, known: KnownPlan, request: LaunchRequest, isolation: Isolation
+    ) -> SandboxedProcess:
+        channels = StartChannels(request.tty_size is not None)
+        try:
+            channels.open()
+        except OSError as error:
+            message = f"no descriptors for the command: {error.strerror}"
+            raise LaunchFailed("descriptors", errno_name(error), message) from error
         except Exception as error:
             raise not_begun(error) from error
         try:
@@ -331,7 +353,8 @@ class LinuxSandboxLauncher:
             if known is None or known.terms != terms or known.abilities != abilities:
                 # In a thread: the first plan of an `enabled` network loads a large package.
                 plan = await asyncio.to_thread(build_plan, terms, facts, abilities, terminal=terminal)
-                known = self._plans[terms.root, terminal] = KnownPlan(terms, abilities, plan, plan_id(plan))
+                known = KnownPlan(terms, abilities, plan, plan_id(plan), terminal)
+                self._plans[known.key] = known
             return known
         except PlanError as error:
             raise LaunchFailed("mounts", "EINVAL", error.message) from error
@@ -375,20 +398,8 @@ class LinuxSandboxLauncher:
                 await self._end_broken_start(started, None)
                 raise failure
 
-            async def ended() -> None:
-                self._running.pop(started.pid, None)
-                self._told.discard(started.pid)
-                await self._roots.leave(terms.root)
-
-            taken = channels.take()
-            try:
-                made = SandboxedProcess(started.pid, started.pidfd, taken, isolation, known.plan, ended, leaf)
-            except BaseException:
-                taken.close()
-                raise
-            self._running[started.pid] = made
-            if said.covers:
-                made.watch_covers(CoverWatch(terms.root, said.covers))
+            made = self._process(known, started, channels, isolation, leaf)
+            await self._look_after(made, helper, terms.root, said)
             return made
         except (LaunchFailed, SandboxUnavailable):
             raise
@@ -415,6 +426,100 @@ class LinuxSandboxLauncher:
                     await asyncio.to_thread(leaf.close)
                 if entered:
                     await self._roots.leave(terms.root)
+
+    async def _use(
+        self, waiting: WaitingSandbox, request: LaunchRequest, isolation: Isolation
+    ) -> SandboxedProcess | None:
+        """The command in a sandbox that waited for one, or None where nothing has run in it, so that a start from
+        nothing comes next. Raises LaunchFailed, LaunchUncertain."""
+        root, child = request.terms.root, waiting.started
+        made: SandboxedProcess | None = None
+        used = entered = False
+        try:
+            await self._roots.enter(root)
+            entered = True
+            argv = tuple(os.fsencode(argument) for argument in request.argv)
+            hand_over = HandOver(self._proxy, request.terms, request.process_id, child.pidfd)
+            said = await waiting.use(argv, request.tty_size, hand_over)
+            if not said.executing:
+                raise launch_failed(failure_of(said))
+            made = self._process(waiting.known, child, waiting.channels, isolation, waiting.leaf)
+            await self._look_after(made, waiting.helper, root, said)
+            used = True
+            return made
+        except LaunchFailed:
+            raise
+        except Exception as error:
+            if isinstance(error, NotUsable) or not waiting.fed:
+                return None
+            message = f"the start broke off ({type(error).__name__}) and its command was ended"
+            raise LaunchUncertain(message, ended=ended_already) from error
+        finally:
+            if made is not None and not used:
+                broken = made
+                await insist(lambda: self._end_broken_start(child, broken))
+            if made is None:
+                await insist(waiting.end)
+                if entered:
+                    await self._roots.leave(root)
+
+    def _process(
+        self, known: KnownPlan, started: Started, channels: StartChannels, isolation: Isolation, leaf: Leaf | None
+    ) -> SandboxedProcess:
+        async def ended() -> None:
+            self._running.pop(started.pid, None)
+            self._told.discard(started.pid)
+            await self._roots.leave(known.terms.root)
+            self._pool.refill()
+
+        taken = channels.take()
+        try:
+            made = SandboxedProcess(started.pid, started.pidfd, taken, isolation, known.plan, ended, leaf)
+        except BaseException:
+            taken.close()
+            raise
+        self._running[started.pid] = made
+        return made
+
+    async def _look_after(self, made: SandboxedProcess, helper: HelperClient, root: str, said: SetUpReport) -> None:
+        if said.covers:
+            made.watch_covers(CoverWatch(root, said.covers))
+        if helper.gone.is_set():
+            # The one that took its place was given what ran then, and this may have come too late for that.
+            async with self._starting:
+                heir = self._helpers.get(made.helper_mode)
+                if heir is not None and not heir.gone.is_set():
+                    with contextlib.suppress(HelperGone):  # its own heir is given it
+                        await heir.adopt([made.pidfd])
+
+    async def _prepare(self, known: KnownPlan) -> WaitingSandbox | None:
+        """For the pool: one that waits, or None."""
+        helper = self._helpers.get("sandbox")
+        if helper is None or helper.gone.is_set() or self._closed:
+            return None
+        leaf: Leaf | None = None
+        channels = StartChannels(known.terminal, narrow=True)
+        made: WaitingSandbox | None = None
+        asked = False
+        try:
+            leaf = await self._leaf(known)
+            channels.open()
+            asked = True
+            made = await prepare(helper, known, leaf, channels, self._told)
+        except Exception:  # noqa: BLE001 - whatever it is, commands start from nothing
+            if asked:
+                await insist(lambda: self._settle_lost_start(helper, channels))
+        finally:
+            if made is None:
+                channels.close()
+                if leaf is not None:
+                    await asyncio.to_thread(leaf.close)
+        return made
+
+    @property
+    def pool(self) -> SandboxPool:
+        """For measurements and tests."""
+        return self._pool
 
     async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
         """See the port."""
@@ -470,6 +575,7 @@ class LinuxSandboxLauncher:
     async def close(self) -> None:
         """See the port."""
         self._closed = True
+        await self._pool.close()
         helpers, self._helpers = list(self._helpers.values()), {}
         for helper in helpers:
             await helper.close()

@@ -37,12 +37,17 @@ class Probe:
 
 @dataclass(frozen=True)
 class KnownPlan:
-    """The last plan of a root, kept while its terms are."""
+    """The last plan of a root, with or without a terminal, kept while its terms are."""
 
     terms: WorkspaceTerms
     abilities: Abilities
     plan: Plan
     id: str
+    terminal: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        return self.terms.root, self.terminal
 
 
 @asynccontextmanager

@@ -30,13 +30,14 @@ STATUS_BYTES = 4096
 @dataclass
 class Channels:
     """Descriptors of the runner's: `status` (read), `control` (write), `output` (read), `stdin` (write; the output's
-    with a terminal). Non-blocking, all of them."""
+    with a terminal). Non-blocking, all of them. `said`: what was read of `status` already."""
 
     status: int
     control: int
     output: int
     stdin: int
     terminal: bool
+    said: bytes = b""
 
     def close(self) -> None:
         """All of them. Once."""
@@ -121,7 +122,7 @@ class SandboxedProcess:
         elif result is not None:
             number = result.si_status
         try:
-            end = parse_command_end(os.read(self._channels.status, STATUS_BYTES))
+            end = parse_command_end(self._channels.said + self._read_status())
         except (OSError, ProtocolError):
             if result is None:
                 return ManagedExit(None, None, note="its status was taken by another wait")
@@ -137,6 +138,12 @@ class SandboxedProcess:
             limit = "cpu_s"
         name = None if end.signal is None else _signal_name(end.signal)
         return ManagedExit(code, number, end.code, name, limit)
+
+    def _read_status(self) -> bytes:
+        try:
+            return os.read(self._channels.status, STATUS_BYTES)
+        except BlockingIOError:
+            return b""
 
     async def wait(self) -> ManagedExit:
         """See the port."""

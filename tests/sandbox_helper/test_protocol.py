@@ -136,7 +136,7 @@ def test_bytes_that_are_no_request_are_refused(message: bytes) -> None:
 
 @pytest.mark.parametrize("argv", [b"", b"\0", b"no end", b"a\0b"])
 def test_a_run_without_a_whole_argv_is_refused(argv: bytes) -> None:
-    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": "exec", "leaf": False}
+    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": "exec", "leaf": False, "waits": False}
     with pytest.raises(ProtocolError, match=r"run\.argv"):
         protocol.parse_run(head, argv)
 

@@ -22,10 +22,10 @@ def main() -> None:
         if request["op"] == "plan":
             connection.send(json.dumps({"id": request["id"], "planned": request["plan_id"]}).encode())
             continue
-        report, control = fds[-3], fds[-1]
+        report, status, control = fds[-3:]
         if os.fork() == 0:
             connection.close()
-            os.write(report, b'{"stage":"exec"}\n')
+            os.write(status, b'{"stage":"exec"}\n')
             os.close(report)
             # As PID 1 does: the end of the control pipe is the end of the runner.
             select.select([control], [], [])
