@@ -42,9 +42,10 @@ def call(tool: str, arguments: str, socket: Path) -> int:
 
 
 def _parse(arguments: str) -> dict[str, Any]:
-    text = sys.stdin.read() if arguments == "-" else arguments
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(sys.stdin.read() if arguments == "-" else arguments)
+    except RecursionError:
+        raise ConfigurationError("arguments nest too deeply", "JSON", "write them flat") from None
     except ValueError as error:
         raise ConfigurationError("arguments are not JSON", "JSON", str(error)) from None
     if not isinstance(parsed, dict):

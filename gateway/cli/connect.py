@@ -20,7 +20,14 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gateway.cli.unix_http import PROTOCOL_VERSION_KEY, UnixConnection, cannot_connect, problem_of, request_headers
+from gateway.cli.unix_http import (
+    PROTOCOL_VERSION_KEY,
+    UnixConnection,
+    cannot_connect,
+    header_value,
+    problem_of,
+    request_headers,
+)
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_IN_FLIGHT = 64
@@ -100,7 +107,9 @@ class Bridge:
             self._exchange(line, message, self._connection())
         elif method == "notifications/cancelled":
             # Over HTTP this era cancels by closing the connection of the request.
-            self._hang_up(_key((message.get("params") or {}).get("requestId")))
+            params = message.get("params")
+            if isinstance(params, dict):
+                self._hang_up(_key(params.get("requestId")))
 
     def _begin(self, line: bytes, message: dict[str, Any]) -> None:
         self._slots.acquire()
@@ -154,7 +163,7 @@ class Bridge:
     def _answer(self, message: dict[str, Any], status: int, body: bytes) -> None:
         try:
             decoded = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None
         if isinstance(decoded, dict) and decoded.get("jsonrpc") == "2.0" and decoded.get("id") == message["id"]:
             # A line end can only be between tokens: inside a string JSON writes it as an escape.
@@ -167,7 +176,7 @@ class Bridge:
         meta = params.get("_meta") if isinstance(params, dict) else None
         if isinstance(meta, dict) and PROTOCOL_VERSION_KEY in meta and message.get("method") != "initialize":
             headers = request_headers(str(message.get("method")), params)
-            headers["MCP-Protocol-Version"] = str(meta[PROTOCOL_VERSION_KEY])
+            headers["MCP-Protocol-Version"] = header_value(str(meta[PROTOCOL_VERSION_KEY]))
             return headers
         return {
             "Content-Type": "application/json",
@@ -236,7 +245,7 @@ class Bridge:
 
     def _refuse(self, request_id: Any, code: int, text: str) -> None:
         answer = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
-        self._write(json.dumps(answer, ensure_ascii=False).encode())
+        self._write(json.dumps(answer).encode())
 
     def _write(self, line: bytes) -> None:
         with self._write_turn:

@@ -199,6 +199,8 @@ def bind_tcp(address: str, *, has_token: bool) -> list[socket.socket]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise ConfigurationError("cannot listen", address, f"the host is not known ({error.strerror})") from error
+    except UnicodeError:  # what no name can be, IDNA refuses before anybody is asked
+        raise ConfigurationError("cannot listen", address, "the host is no name: write one, or an address") from None
     targets = list(dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found))
     open_to_others = [str(sa[0]) for _, sa in targets if not ipaddress.ip_address(str(sa[0]).split("%")[0]).is_loopback]
     if open_to_others and not has_token:

@@ -171,6 +171,32 @@ async def test_lines_that_are_no_messages_are_answered_and_the_next_is_carried(o
         assert (await connected.receive())["error"]["code"] == -32602
 
 
+async def test_a_message_of_an_odd_make_is_carried_or_answered_and_ends_nothing(opened: Endpoints) -> None:
+    def listing(request_id: Any, version: str) -> dict[str, Any]:
+        meta = {**MODERN, "io.modelcontextprotocol/protocolVersion": version}
+        return {"jsonrpc": "2.0", "id": request_id, "method": "tools/list", "params": {"_meta": meta}}
+
+    odd: list[dict[str, Any]] = [
+        listing("\ud800", "2026-07-28"),
+        listing(2, "2026\r\nX-Injected: 1"),
+        listing(3, "\u20ac"),
+        listing({"a": 1}, "2026-07-28"),
+        {"jsonrpc": "2.0", "id": 5, "method": "tools/list", "params": [1]},
+        {"jsonrpc": "2.0", "id": 6, "method": "tools/\u20ac\r\n", "params": {"_meta": MODERN}},
+    ]
+    unanswered = [
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params} for params in ([1], "x", 1, None, {})
+    ]
+    async with serve(opened) as serving, bridge(serving) as connected:
+        for message in odd:
+            await connected.send(*unanswered, message)
+            answer = await connected.receive()
+            assert "lost" not in answer.get("error", {}).get("message", ""), (message, answer)
+        await connected.send(call(7, "find", MODERN, workspace_id="demo", pattern="*"))
+        assert (await connected.receive())["id"] == 7
+        assert await connected.end() == 0
+
+
 async def test_without_an_appliance_connect_says_what_to_do() -> None:
     with short_directory() as directory:
         code, out, err = await run("connect", "--socket", str(directory / "nope.sock"))
@@ -222,6 +248,7 @@ async def test_call_prints_a_tool_error_and_exits_1(opened: Endpoints) -> None:
     [
         (("read", "{not json"), 2, "arguments are not JSON"),
         (("read", "[1]"), 2, "arguments are not an object"),
+        (("read", "[" * 5000), 2, "arguments nest too deeply"),
         (("no_such_tool",), 2, "there is no tool 'no_such_tool'"),
         (("bad tool\u00e4",), 2, "there is no tool"),
         ((), 2, "Missing argument"),

@@ -54,6 +54,12 @@ def test_what_is_no_host_and_port_is_refused(text: str) -> None:
         parse_address(text)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "\u00e4" * 80, "x" * 300, "no.such.host.invalid"])
+def test_a_host_that_is_none_is_said_in_words(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot listen: .*: the host is"):
+        bind_tcp(f"{host}:0", has_token=True)
+
+
 def test_localhost_listens_on_what_the_machine_has() -> None:
     bound = bind_tcp(f"localhost:{free_port()}", has_token=False)
     assert bound
