@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILE = ROOT / "image" / "seccomp.json"
@@ -72,6 +77,74 @@ def test_the_pod_keeps_a_user_namespace_and_drops_everything() -> None:
     ):  # fmt: skip
         assert needle in text, needle
     assert "privileged" not in text
+
+
+KUBERNETES = ("1.33", "1.37")
+"""The oldest version that the manifests are for, and the newest that there are schemas of."""
+
+
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(text_of("deploy/kubernetes/codespace.yaml")))
+
+
+@pytest.mark.covers("IMG-1")
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_manifests_hold_what_the_published_schemas_know_and_nothing_else(version: str) -> None:
+    documents = manifests()
+    assert [document["kind"] for document in documents] == [
+        "ServiceAccount", "ConfigMap", "Service", "StatefulSet", "NetworkPolicy",
+    ]  # fmt: skip
+    for document in documents:
+        assert kubernetes_validate.validate(document, version, strict=True) == version
+
+
+def pod(document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda document: pod(document).update(hostUser=False),
+        lambda document: pod(document).update(hostUsers="no"),
+        lambda document: pod(document)["containers"][0]["securityContext"].update(procMonut="Unmasked"),
+        lambda document: pod(document)["containers"][0]["startupProbe"].update(period=1),
+        lambda document: document["spec"]["volumeClaimTemplates"][0]["spec"].update(size="1Gi"),
+        lambda document: document["spec"].pop("selector"),
+    ],
+    ids=["pod field", "type", "container field", "probe field", "volume field", "missing field"],
+)
+def test_a_mistake_in_a_manifest_is_found(mistake: Callable[[dict[str, Any]], None], version: str) -> None:
+    (document,) = (copy.deepcopy(document) for document in manifests() if document["kind"] == "StatefulSet")
+    mistake(document)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def complaints(unit: Path) -> list[str]:
+    """What systemd has against a unit; what it says of other units of the machine is theirs."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return [line for line in done.stderr.splitlines() if unit.name in line]
+
+
+@pytest.mark.covers("IMG-1")
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
+    text = text_of("deploy/systemd/codespace.service")
+    # The program is not installed there; everything else is as shipped.
+    assert "ExecStart=/opt/codespace/bin/codespace serve" in text
+    text = text.replace("ExecStart=/opt/codespace/bin/codespace", "ExecStart=/bin/true")
+    good, bad = tmp_path / "codespace.service", tmp_path / "mistaken.service"
+    good.write_text(text)
+    assert complaints(good) == []
+    bad.write_text(text.replace("NoNewPrivileges=", "NoNewPrivilege=").replace("Restart=on-failure", "Restart=maybe"))
+    assert len(complaints(bad)) == 2
 
 
 def blocks(name: str, language: str) -> list[str]:
