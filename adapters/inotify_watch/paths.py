@@ -43,5 +43,9 @@ class WatchedPaths:
 
     def move(self, old: str, new: str) -> None:
         """A directory was renamed, and what is in it with it."""
-        for watch in self.below(old):
-            self.put(watch, new + self._path_of[watch][len(old) :])
+        moved = [(watch, new + self._path_of[watch][len(old) :]) for watch in self.below(old)]
+        # Before any of them takes its new path: a scan that was ahead of the rename may have put some of them there.
+        for watch, _ in moved:
+            self.forget(watch)
+        for watch, path in moved:
+            self.put(watch, path)

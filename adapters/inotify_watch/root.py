@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from adapters.filesystem.beneath import Opener
-from adapters.inotify_watch.changes import Change, Lost
+from adapters.inotify_watch.changes import Change, Lost, NewDirectory
 from runner.ports import WatchEvent
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class RootWatch:
             began = loop.time()
             try:
                 await self._follow()
-            except (Lost, OSError) as error:
-                self.coverage = replace(self.coverage, watched="none", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is: nobody sees the tree until it is replaced
+                self.coverage = replace(self.coverage, watched="none", reason=_reason(error))
                 self._emit("resync_required")
             if loop.time() - began > _STEADY_S:
                 delay = 0.0
@@ -99,8 +99,8 @@ class RootWatch:
                 delay = min(max(2 * delay, self._first_delay_s), MAX_DELAY_S)
                 try:
                     watcher = await self._new_watcher()
-                except OSError as error:
-                    self.coverage = replace(self.coverage, reason=f"cannot watch the root: {error.strerror}")
+                except Exception as error:  # noqa: BLE001 - as above; it is tried again, later and later
+                    self.coverage = replace(self.coverage, reason=f"cannot watch the root: {_reason(error)}")
                 else:
                     break
             self._replace(watcher)
@@ -110,7 +110,7 @@ class RootWatch:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 (await making).close()
             raise
 
@@ -121,7 +121,7 @@ class RootWatch:
         watcher = TreeWatcher(self._opener, self.root, self._max_watches or fair_share())
         try:
             watcher.scan()
-        except OSError:
+        except BaseException:
             watcher.close()
             raise
         return watcher
@@ -152,24 +152,28 @@ class RootWatch:
             if loop.time() >= check_at:
                 await _to_its_end(asyncio.to_thread(watcher.check_root))
                 check_at = loop.time() + self._check_s
-            taken = False
-            fresh: dict[str, None] = {}
-            for change in watcher.take():
-                taken = True
-                if isinstance(change, Change):
-                    self._emit_all([change])
-                elif change.at_once:
-                    await self._scan(watcher, [change.path])
-                else:
-                    fresh[change.path] = None
-            if fresh:
-                await self._scan(watcher, list(fresh))
-            if taken:
+            if await self._tell(watcher, watcher.take()):
                 await asyncio.sleep(PAUSE_S)
             elif not watcher.expects_more:
                 await _readable(watcher.fileno(), check_at - loop.time())
             elif not await _readable(watcher.fileno(), RENAME_WAIT_S):
-                self._emit_all(watcher.give_up_waiting())
+                await self._tell(watcher, watcher.give_up_waiting())
+
+    async def _tell(self, watcher: TreeWatcher, changes: Iterable[Change | NewDirectory]) -> bool:
+        """Emits what changed and scans what is new. Whether there was anything."""
+        any_change = False
+        fresh: dict[str, None] = {}
+        for change in changes:
+            any_change = True
+            if isinstance(change, Change):
+                self._emit_all([change])
+            elif change.at_once:
+                await self._scan(watcher, [change.path])
+            else:
+                fresh[change.path] = None
+        if fresh:
+            await self._scan(watcher, list(fresh))
+        return any_change
 
     async def _scan(self, watcher: TreeWatcher, tops: Sequence[str]) -> None:
         try:
@@ -193,6 +197,12 @@ class RootWatch:
     ) -> None:
         self._seq += 1
         self._publish(WatchEvent(kind, self.coverage.epoch, self._seq, path, from_path))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Lost):
+        return error.reason
+    return (isinstance(error, OSError) and error.strerror) or repr(error)
 
 
 async def _readable(fd: int, timeout_s: float) -> bool:

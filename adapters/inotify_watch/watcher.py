@@ -38,6 +38,7 @@ class TreeWatcher:
         self._paths = WatchedPaths()
         self._dropped: set[int] = set()
         self._moved: Record | None = None
+        self._renamed_to: str | None = None
         self.partial = False
         self._root_fd = open_root(opener, root)
         try:
@@ -139,8 +140,8 @@ class TreeWatcher:
                     yield change
                 last = change if isinstance(change, Change) and change.kind == "modify" else None
 
-    def give_up_waiting(self) -> Iterator[Change]:
-        """The second half of a rename did not come: the name left the tree."""
+    def give_up_waiting(self) -> Iterator[Change | NewDirectory]:
+        """The second half of a rename did not come: the name left what is watched."""
         if self._moved is not None:
             moved, self._moved = self._moved, None
             yield from self._left(moved)
@@ -158,6 +159,9 @@ class TreeWatcher:
             return
         if record.mask & records.UNMOUNT:
             raise Lost("a file system below the root was unmounted")
+        if record.mask & records.MOVE_SELF and record.watch != self._root_watch:
+            self._check_moved(record.watch)
+            return
         folder = self._paths.path_of(record.watch)
         if folder is None:
             if record.watch in self._dropped or not record.name:
@@ -169,16 +173,29 @@ class TreeWatcher:
             return  # of the directory itself: its parent's watch says the same by name
         yield from self._named(record, f"{folder}/{record.name}" if folder else record.name)
 
+    def _check_moved(self, watch: int) -> None:
+        """Which directory it was that the rename before this moved. Raises `Lost` where its name led to another: a scan
+        was ahead of the events, or two were exchanged, and it cannot be told any more what is where."""
+        moved_to, self._renamed_to = self._renamed_to, None
+        if self._moved is not None:
+            moved_to = self._moved.name  # so far: its second half has not come
+        if moved_to is not None and watch not in self._dropped and self._paths.path_of(watch) != moved_to:
+            raise Lost("directories were renamed faster than they could be followed")
+
     def _named(self, record: Record, path: str) -> Iterator[Change | NewDirectory]:
-        if record.mask & records.MOVED_TO:
-            if self._moved is not None and self._moved.cookie == record.cookie:
-                moved, self._moved = self._moved, None
-                yield from self._renamed(moved, path)
-                return
+        moved = self._moved
+        if moved is not None and record.mask & records.MOVED_TO and moved.cookie == record.cookie:
+            self._moved = None
+            yield from self._renamed(moved, path)
+            return
+        moves = record.mask & (records.MOVED_TO | records.MOVED_FROM)
+        if moved is not None and (moves or f"{path}/".startswith(f"{moved.name}/")):
+            # The name is used anew, or soon may be: that it was left is said before what comes after.
             yield from self.give_up_waiting()
+        if record.mask & records.MOVED_TO:
             yield from self._appeared(record, path)
         elif record.mask & records.MOVED_FROM:
-            yield from self.give_up_waiting()
+            self._renamed_to = None
             # Kept as a path: the directory it was in may itself be renamed before the second half.
             self._moved = Record(record.watch, record.mask, record.cookie, path)
         elif record.mask & records.CREATE:
@@ -194,15 +211,17 @@ class TreeWatcher:
             yield NewDirectory(path)
 
     def _renamed(self, moved: Record, path: str) -> Iterator[Change | NewDirectory]:
+        self._renamed_to = None
         if moved.is_directory:
             self._paths.move(moved.name, path)
+            self._renamed_to = path
         yield Change("rename", path, moved.name)
         if moved.is_directory:
             # Both: an exchange gives two renames, and each finds the other's directory in its place.
             yield NewDirectory(path, at_once=True)
             yield NewDirectory(moved.name, at_once=True)
 
-    def _left(self, moved: Record) -> Iterator[Change]:
+    def _left(self, moved: Record) -> Iterator[Change | NewDirectory]:
         """Moved out of the tree: what goes on there is none of ours."""
         yield Change("remove", moved.name)
         if moved.is_directory:
@@ -210,6 +229,8 @@ class TreeWatcher:
                 self._paths.forget(watch)
                 self._dropped.add(watch)
                 kernel.remove_watch(self._instance, watch)
+            # A scan may have been ahead of this, and have found another directory under the name.
+            yield NewDirectory(moved.name, at_once=True)
 
 
 def fair_share() -> int:

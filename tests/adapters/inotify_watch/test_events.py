@@ -77,6 +77,29 @@ async def test_exchanged_directories_are_each_followed(watched: Watched) -> None
 
 
 @pytest.mark.covers("WATCH-1")
+async def test_a_name_that_is_made_anew_after_it_was_moved_out_of_sight_is_removed_first_and_then_created(
+    watched: Watched,
+) -> None:
+    """The new directory has no watch yet when something is moved into it, so the kernel tells one half of that."""
+    (watched.root / "file").touch()
+    (watched.root / "folder").mkdir()
+    await watched.start()
+    (watched.root / "new").mkdir()
+    for name in ("file", "folder"):
+        (watched.root / name).rename(watched.root / "new" / name)
+    (watched.root / "file").touch()
+    (watched.root / "folder").mkdir()
+    await watched.said("create", "new/folder")
+    said = [(event.kind, event.path) for event in await watched.settled()]
+    for name in ("file", "folder"):
+        assert said.index(("remove", name)) < said.index(("create", name))
+        assert said.count(("remove", name)) == 1
+    for path in ("folder/x", "new/folder/x"):
+        (watched.root / path).touch()
+        await watched.said("create", path)
+
+
+@pytest.mark.covers("WATCH-1")
 async def test_a_directory_renamed_over_an_empty_one_takes_its_place(watched: Watched) -> None:
     (watched.root / "a/in").mkdir(parents=True)
     (watched.root / "b").mkdir()
