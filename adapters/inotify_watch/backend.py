@@ -39,6 +39,8 @@ class InotifyWatchBackend:
         self._max_watches, self._queue_events = max_watches, queue_events
         self._first_delay_s, self._check_s = first_delay_s, check_s
         self._roots: dict[str, RootWatch] = {}
+        self._epochs: dict[str, int] = {}
+        """Of workspaces whose watch was ended for one of another root: the last one used."""
         self._subscriptions: defaultdict[str, WeakSet[Subscription]] = defaultdict(WeakSet)
         self._starting = asyncio.Lock()
         self._closed = False
@@ -53,20 +55,19 @@ class InotifyWatchBackend:
             before = self._roots.get(workspace_id)
             if self._closed or (before is not None and before.root == root):
                 return
-            epoch = 0
             if before is not None:
+                del self._roots[workspace_id]
+                self._epochs[workspace_id] = before.coverage.epoch
                 await before.close()
-                epoch = before.coverage.epoch
             started = RootWatch(
                 root,
                 self._opener,
                 lambda event: self._publish(workspace_id, event),
-                epoch=epoch,
+                epoch=self._epochs.get(workspace_id, 0),
                 max_watches=self._max_watches,
                 first_delay_s=self._first_delay_s,
                 check_s=self._check_s,
             )
-            self._roots.pop(workspace_id, None)
             await started.start()
             self._roots[workspace_id] = started
 

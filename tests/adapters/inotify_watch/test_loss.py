@@ -7,7 +7,9 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +172,46 @@ async def test_watching_again_changes_nothing_and_another_root_raises_the_epoch(
     assert other.epoch == 2
     (watched.outside / "x").touch()
     await watched.said("create", "x")
+
+
+@pytest.mark.covers("WATCH-2")
+async def test_the_epoch_rises_too_where_another_root_could_not_be_watched_at_first(watched: Watched) -> None:
+    await watched.start()
+    late = watched.outside / "late"
+    with pytest.raises(FileNotFoundError):
+        await watched.backend.watch("demo", str(late))
+    late.mkdir()
+    await watched.backend.watch("demo", str(late))
+    assert (await watched.until(lambda event: event.kind == "resync_required")).epoch == 2
+
+
+class _Short(ThreadPoolExecutor):
+    """A pool that starts no work while `short` is set, as where no thread can be started."""
+
+    short = False
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        if self.short:
+            raise RuntimeError("can't start new thread")
+        return super().submit(*args, **kwargs)
+
+
+@pytest.mark.covers("WATCH-2")
+async def test_a_failure_of_any_kind_is_a_loss_and_the_watcher_is_replaced(watched: Watched) -> None:
+    pool = _Short(2)
+    asyncio.get_running_loop().set_default_executor(pool)
+    await watched.start()
+    pool.short = True
+    (watched.root / "new").mkdir()  # has to be scanned, in a thread
+    lost = await watched.until(lambda event: event.kind == "resync_required")
+    coverage = watched.backend.coverage("demo")
+    assert coverage is not None
+    assert (lost.epoch, coverage.watched) == (1, "none")
+    assert "thread" in str(coverage.reason)
+    pool.short = False
+    assert (await watched.until(lambda event: event.kind == "resync_required")).epoch == 2
+    (watched.root / "new/x").touch()
+    await watched.said("create", "new/x")
 
 
 @pytest.mark.covers("WATCH-2")
