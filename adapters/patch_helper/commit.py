@@ -74,8 +74,8 @@ class Commit:
     def run(self, operation_id: str, plan: Plan, expected_versions: Mapping[str, str]) -> None:
         """Applies `plan`. `expected_versions`: by clean path.
 
-        Raises `PatchError`; `details.status` is `failed_rolled_back` or `failed_partial` where the commit had begun,
-        absent where nothing was touched.
+        Raises `PatchError`; `details.status` is `failed_rolled_back`, `failed_partial` or `unknown` where the commit
+        had begun, absent where nothing was touched.
         """
         targets = {target.path: target for target in plan.targets}
         kept = {t.path: self._tree.attributes(t.origin) for t in plan.targets if _is_written(t) and t.origin}
@@ -96,7 +96,9 @@ class Commit:
             self._compare_expected(expected_versions)
             self._place(intent)
             self._verify(plan)
-            self._journal.commit(operation_id)
+            self._mark(operation_id)
+        except _Undecided as error:
+            raise error.answer from error
         except (OSError, PatchError, MemoryError) as error:
             raise self._rolled_back(intent, error) from error
         finally:
@@ -267,6 +269,17 @@ class Commit:
                 if actual != wanted:
                     raise _conflict(target.path, wanted, actual)
 
+    def _mark(self, operation_id: str) -> None:
+        """Raises what the mark failed with, once it is sure that there is none; `_Undecided` where that cannot be."""
+        try:
+            self._journal.commit(operation_id)
+        except (OSError, MemoryError):
+            try:
+                self._journal.withdraw(operation_id)
+            except (OSError, MemoryError) as error:
+                raise _Undecided from error
+            raise
+
     # --- after a failure ----------------------------------------------------------------------------------------------
     def _rolled_back(self, intent: Intent, cause: Exception) -> PatchError:
         try:
@@ -294,6 +307,23 @@ class Commit:
         for descriptor in self._made.values():
             os.close(descriptor)
         self._made.clear()
+
+
+class _Undecided(Exception):
+    """The mark may be on the disk or not, and its place cannot be written: every new file is in place and stays so,
+    since a roll back that is stopped half-way would be taken for a commit. Recovery decides."""
+
+    @property
+    def answer(self) -> PatchError:
+        cause = self.__cause__
+        number = cause.errno if isinstance(cause, OSError) else errno.ENOMEM
+        return PatchError(
+            "FILE_OPERATION_FAILED",
+            f"the journal cannot be written ({os.strerror(number or 0)}), so whether the patch counts is not "
+            "decided yet. The operator has to look at the disk of the data directory.",
+            errno=errno.errorcode.get(number or 0, "unknown"),
+            status="unknown",
+        )
 
 
 def _is_written(target: Target) -> bool:

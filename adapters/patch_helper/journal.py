@@ -3,7 +3,8 @@
 A file of JSON lines, named `<operation_id>.journal` by the operation that made it. The first is the whole intent and is
 durable before anything in the workspace changes, so no journal means that nothing happened. `committed` is durable once
 every new hash was read back from disk, and before the first displaced original is removed: without it recovery goes
-back, with it forward. The last line is the outcome. A journal with an outcome stays until the next operation of the
+back, with it forward. Whichever way, the journal is made durably sure of it first, for a mark whose flush failed may or
+may not be on the disk. The last line is the outcome. A journal with an outcome stays until the next operation of the
 workspace, so that the ledger can still be told what became of this one if its answer was lost.
 
 To be durable at the price of a flush, without a commit of the file system, lines go over zeros that were written and
@@ -126,6 +127,15 @@ class Journal:
         """From here on only forward; durable."""
         self._mark(name, {"mark": "committed"}, durable=True)
 
+    def confirm(self, name: str) -> None:
+        """Makes the mark of a committed operation durable once more: whoever wrote it may not have seen it flushed. A
+        flush that failed is told once, and the next one says nothing of the same bytes: so they are written again."""
+        self._settle(name, _line({"mark": "committed"}), "committed, once more")
+
+    def withdraw(self, name: str) -> None:
+        """Durably without the mark `committed`, whatever became of an attempt to write it: from here on only back."""
+        self._settle(name, b"", "withdrawn")
+
     def finish(self, name: str, outcome: Outcome, reason: str) -> None:
         """Not durable on its own: without it recovery comes to the same outcome once more."""
         self._mark(name, {"mark": outcome, "reason": reason}, durable=False)
@@ -154,11 +164,11 @@ class Journal:
         `TypeError`."""
         descriptor = os.open(name + SUFFIX, os.O_RDONLY | _FLAGS, dir_fd=self._directory)
         with open(descriptor, "rb") as file:
-            records, _ = _records(file.read(_MAX_BYTES))
+            records = _records(file.read(_MAX_BYTES))
         intent: Intent | None = None
         marks: dict[str, str] = {}
         earlier: list[Intent] = []
-        for record in records:
+        for record, _ in records:
             if "mark" in record:
                 marks[record["mark"]] = record.get("reason", "")
                 continue
@@ -204,6 +214,23 @@ class Journal:
         finally:
             os.close(descriptor)
 
+    def _settle(self, name: str, line: bytes, what: str) -> None:
+        """`line`, or nothing, durably in the place of whatever follows the last intent."""
+        held = self._held_of(name)
+        if held is None:
+            descriptor = os.open(name + SUFFIX, os.O_RDWR | _FLAGS, dir_fd=self._directory)
+        else:
+            descriptor, held.end = held.descriptor, None  # found out anew by the line after this
+        try:
+            data = os.pread(descriptor, _MAX_BYTES, 0)
+            at = max(end for record, end in _records(data) if "mark" not in record)
+            used = max(len(data.rstrip(b"\0")), at + len(line))
+            self._steps.write_at(descriptor, line.ljust(_aligned(used) - at, b"\0"), at, f"journal of {name} {what}")
+            self._steps.flush(descriptor, f"journal of {name} {what}")
+        finally:
+            if held is None:
+                os.close(descriptor)
+
     def _put(self, held: _Held, line: bytes, what: str, *, durable: bool) -> None:
         at = self._end(held.descriptor, what) if held.end is None else held.end
         held.end = None  # unless all goes well
@@ -215,7 +242,8 @@ class Journal:
     def _end(self, descriptor: int, what: str) -> int:
         """Where the next line goes, with zeros from there on."""
         data = os.pread(descriptor, _MAX_BYTES, 0)
-        _, end = _records(data)
+        records = _records(data)
+        end = records[-1][1] if records else 0
         if data[end:].strip(b"\0"):  # of a line that was being written when the machine stopped, or the disk failed
             self._steps.write_at(descriptor, bytes(len(data) - end), end, f"journal of {what}, zeros")
             self._steps.flush(descriptor, f"journal of {what}, zeros")
@@ -229,14 +257,15 @@ def _aligned(offset: int) -> int:
     return -(-offset // _SECTOR) * _SECTOR
 
 
-def _records(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines of a journal, and where the next one goes. Raises `ValueError` for one that makes no sense."""
-    found: list[dict[str, Any]] = []
+def _records(data: bytes) -> list[tuple[dict[str, Any], int]]:
+    """The whole lines of a journal, each with where the next one goes. Raises `ValueError` for one that makes no
+    sense."""
+    found: list[tuple[dict[str, Any], int]] = []
     at = 0
     while (end := data.find(b"\n", at)) >= 0 and b"\0" not in (line := data[at:end]):
-        found.append(json.loads(line))
         at = _aligned(end + 1)
-    return found, at
+        found.append((json.loads(line), at))
+    return found
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -76,10 +76,13 @@ class Recovery:
             return Record(name, None, False, outcome, reason)
         if self.is_foreign(record.intent):
             return replace(record, reason="the root is not the directory it was")
+        # What reads as marked or as unmarked may be otherwise on the disk, and a second stop must not turn it round.
         if record.committed:
+            self._journal.confirm(name)
             self.finish(record.intent)
             outcome, reason = "applied", "stopped after every new file was in place and verified; finished"
         else:
+            self._journal.withdraw(name)
             outcome, reason = self.roll_back(record.intent)
         self._journal.finish(name, outcome, reason)
         return replace(record, outcome=outcome, reason=reason)
