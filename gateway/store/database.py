@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -147,15 +148,16 @@ class Database:
             try:
                 result = job(connection)
                 connection.execute("COMMIT")
-                if tell is not None:
-                    tell()
-                return result
             except BaseException:
                 if connection.in_transaction:  # SQLite has rolled back by itself after some errors, disk full for one
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise StoreFailed(str(error)) from error
+        if tell is not None:
+            with suppress(RuntimeError):  # the loop has closed, and with it whoever would be told; the job is done
+                tell()
+        return result
 
     def _query(self, job: Callable[[sqlite3.Connection], T]) -> T:
         if self._read_connection is None:

@@ -66,9 +66,9 @@ def with_points(point: Point) -> None:
     """Makes every transaction a point before and after, and the emptying of the log another two."""
     transaction, erase = Database._transaction, Database._erase
 
-    def watched(self: Database, job: Callable[[sqlite3.Connection], Any]) -> Any:
+    def watched(self: Database, job: Callable[[sqlite3.Connection], Any], tell: Callable[[], object] | None) -> Any:
         point()
-        result = transaction(self, job)
+        result = transaction(self, job, tell)
         point()
         return result
 

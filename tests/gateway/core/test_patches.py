@@ -446,11 +446,11 @@ def fail_writes(application: Application, monkeypatch: pytest.MonkeyPatch, *, af
     """Every write of the ledger from the one after `after` on fails, until the patch is undone."""
     database, real, seen = application._database, application._database.write, [0]
 
-    async def write(job: Any) -> Any:
+    async def write(job: Any, *, silent: bool = False) -> Any:
         seen[0] += 1
         if seen[0] > after:
             raise StoreFailed("database or disk is full")
-        return await real(job)
+        return await real(job, silent=silent)
 
     monkeypatch.setattr(database, "write", write)
 
