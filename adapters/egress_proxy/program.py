@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from typing import Any
 
 from adapters.egress_proxy import lockdown, wire
@@ -20,7 +21,7 @@ from adapters.egress_proxy.budget import Budget
 from adapters.egress_proxy.gate import Gate
 from adapters.egress_proxy.journal import Journal
 from adapters.egress_proxy.policy import BadRule, parse_policy
-from adapters.egress_proxy.resolver import FixedResolver, Resolver, SystemResolver
+from adapters.egress_proxy.resolver import STACK_BYTES, FixedResolver, Resolver, SystemResolver
 from adapters.egress_proxy.session import Places, Session
 from adapters.egress_proxy.share import Shares
 
@@ -160,6 +161,7 @@ def serve(control_fd: int, parent_pid: int) -> int:
         if what != "config":
             raise wire.WireError("the first message is no config")
         config = wire.parse_config(value)
+        threading.stack_size(STACK_BYTES)
         resolver = SystemResolver() if config.names is None else FixedResolver(config.names)
     except (OSError, ValueError) as error:
         try:

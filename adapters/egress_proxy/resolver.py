@@ -1,7 +1,7 @@
 """From a name to its addresses, once for each connection. Refuses to know rules and to keep answers.
 
-The machine's own resolver runs in threads, since it blocks and nothing can end it; how many of them a workspace may
-hold is its share's to say. A fixed one serves tests, whose names are nobody's.
+The machine's own resolver runs in threads, since it blocks and nothing can end it; they are shared out by turns. A
+fixed one serves tests, whose names are nobody's.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from typing import Any, Protocol
 
 from adapters.egress_proxy.hosts import Address, plain
 from adapters.egress_proxy.share import Share
+from adapters.egress_proxy.turns import Turns
 
 RESOLVE_TIMEOUT_S = 15.0
-MAX_THREADS = 32
-"""Of all workspaces together; each is started when it is first needed."""
+MAX_THREADS = 256
+"""Of all workspaces together, each started when it is first needed: the spare ones and one each for 232 workspaces."""
+STACK_BYTES = 1024 * 1024
+"""Of each; the C library's default would be 2 GiB for all of them."""
 
 
 class NotResolved(Exception):
@@ -36,12 +39,13 @@ class SystemResolver:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MAX_THREADS, "resolver")
+        self._turns = Turns()
 
     async def addresses(self, name: str, port: int, share: Share) -> tuple[Address, ...]:
         late = "the workspace has too many names under resolution"
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                await share.resolving.acquire()
+                await self._turns.take(share)
                 late = "no name server answered in time"
                 found = await asyncio.wrap_future(self._look_up(name, port, share))
         except TimeoutError:
@@ -56,14 +60,14 @@ class SystemResolver:
 
         def back(_: object) -> None:
             try:
-                loop.call_soon_threadsafe(lambda: share.resolving.release())
+                loop.call_soon_threadsafe(self._turns.give_back, share)
             except RuntimeError:
                 pass  # the loop is closed, so nobody waits for a turn
 
         try:
             looking = self._threads.submit(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
         except BaseException:
-            share.resolving.release()
+            self._turns.give_back(share)
             raise
         looking.add_done_callback(back)
         return looking

@@ -12,16 +12,15 @@ from weakref import WeakValueDictionary
 
 from adapters.egress_proxy.budget import Budget
 
-MAX_RESOLVING = 8
 LINES_PER_S = 20_000.0
 LINES_BURST = 20_000.0
 
 
 class Share:
-    """Of one workspace. `resolving`: one turn for each thread that resolves, given back once the thread is."""
+    """Of one workspace. `resolving`: how many threads resolve for it, as the turns count them."""
 
     def __init__(self, now: float) -> None:
-        self.resolving = asyncio.Semaphore(MAX_RESOLVING)
+        self.resolving = 0
         self.parsing = asyncio.Lock()
         self._lines = Budget(now, rate_per_s=LINES_PER_S, burst=LINES_BURST)
 

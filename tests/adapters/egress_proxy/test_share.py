@@ -14,7 +14,8 @@ from adapters.egress_proxy import resolver
 from adapters.egress_proxy.http import MAX_LINES_A_TURN, BodyMeter
 from adapters.egress_proxy.resolver import NotResolved, SystemResolver
 from adapters.egress_proxy.session import _send_body
-from adapters.egress_proxy.share import MAX_RESOLVING, Share, Shares
+from adapters.egress_proxy.share import Share, Shares
+from adapters.egress_proxy.turns import MAX_RESOLVING, SPARE, Turns
 
 BOUND_S = 15.0
 pytestmark = pytest.mark.covers("NET-4")
@@ -72,6 +73,67 @@ async def test_names_that_nobody_waits_for_any_more_hold_their_turns_until_the_t
     stuck.let_go.set()
     async with asyncio.timeout(BOUND_S):
         assert await look_up("more.test", "a")
+
+
+HOSTILE = 6
+"""Workspaces that each want all they may: more than there is."""
+
+
+async def test_workspaces_that_hold_every_spare_thread_leave_each_other_one_its_first(stuck: Stuck) -> None:
+    shares, system = Shares(), SystemResolver()
+    assert HOSTILE * (MAX_RESOLVING - 1) > SPARE
+
+    async def look_up(name: str, workspace: str) -> object:
+        return await system.addresses(name, 80, shares.of(workspace))
+
+    hostile = [
+        asyncio.create_task(look_up("slow.test", f"hostile {n}")) for n in range(HOSTILE) for _ in range(MAX_RESOLVING)
+    ]
+    # One each and all the spare ones; the rest waits.
+    await stuck.holds(HOSTILE + SPARE)
+    async with asyncio.timeout(BOUND_S):
+        for n in range(20):
+            assert await look_up("other.test", f"quiet {n}")
+            assert await look_up("other.test", f"quiet {n}"), "and it has its thread back each time"
+        second = asyncio.create_task(look_up("slow.test", "quiet"))
+        await stuck.holds(1)
+        third = asyncio.create_task(look_up("other.test", "quiet"))
+        assert stuck.asked.count("other.test") == 40
+        stuck.let_go.set()
+        assert len(await asyncio.gather(*hostile, second, third)) == HOSTILE * MAX_RESOLVING + 2
+
+
+async def test_turns_come_back_in_every_order_and_to_whoever_was_first() -> None:
+    turns, a, b = Turns(spare=1), Share(0.0), Share(0.0)
+    async with asyncio.timeout(BOUND_S):
+        await turns.take(a)
+        await turns.take(a)  # the spare one
+        await turns.take(b)
+        first, second = asyncio.create_task(turns.take(b)), asyncio.create_task(turns.take(a))
+        gone = asyncio.create_task(turns.take(b))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        turns.give_back(a)
+        await first
+        assert (a.resolving, b.resolving, second.done()) == (1, 2, False)
+        # One that is granted and given up at once goes to the next.
+        late = asyncio.create_task(turns.take(b))
+        await asyncio.sleep(0)
+        turns.give_back(b)
+        await second
+        turns.give_back(a)
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        assert (a.resolving, b.resolving) == (1, 1)
+        await turns.take(b)
+        for share in (a, b, b):
+            turns.give_back(share)
+        assert (a.resolving, b.resolving) == (0, 0)
+        for _ in range(2):
+            await turns.take(a)
+        await turns.take(b)
+        assert not turns._grant(b)
 
 
 async def test_one_connection_of_a_workspace_parses_at_a_time_and_another_workspace_goes_on(
