@@ -237,6 +237,8 @@ class Appliance:
                 await self._application.reload()
             except OperatorError as error:
                 self._log.error("reload_refused", problem=str(error))
+            except Exception:  # noqa: BLE001 - nobody waits for this task, so it is said here or nowhere
+                self._log.exception("reload_failed")
             else:
                 self._log.info("reloaded")
 

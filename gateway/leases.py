@@ -3,7 +3,8 @@
 States of a root: free → held by one holder → free. A lease is released when its holder is known to be over: exit, proof
 that it never started, or proof of death after its runner was lost. It is never taken over and never expires, since a
 clock proves no death. Roots that lie in one another count as one: a reload may register a directory inside a root whose
-last command is still ending.
+last command is still ending. Two patches of one workspace exclude each other whatever its roots: a reload may give it
+another root while a patch is under way, and both would use one journal.
 
 Pure bookkeeping. Refuses to know: how a death is proved, registries, runners. Used by the mutating use cases.
 """
@@ -48,11 +49,10 @@ class LeaseTable:
 
         `holder_id` must be new: an id that holds a lease already is a fault of ours (`ValueError`).
         """
-        if holder_id in self._held:
-            raise ValueError(f"{holder_id} holds a lease already")
         for held in self._held.values():
             same = (held.device, held.inode) == (workspace.device, workspace.inode)
-            if same or inside(workspace.root, held.root) or inside(held.root, workspace.root):
+            journal = kind == held.kind == "patch" and held.workspace_id == workspace.workspace_id
+            if same or journal or inside(workspace.root, held.root) or inside(held.root, workspace.root):
                 raise ToolError(
                     Code.WORKSPACE_BUSY,
                     f'workspace "{workspace.workspace_id}" is held by {held.kind} {held.holder_id}: '
@@ -63,6 +63,8 @@ class LeaseTable:
                         "holder": {"kind": held.kind, "id": held.holder_id},
                     },
                 )
+        if holder_id in self._held:
+            raise ValueError(f"{holder_id} holds a lease already")
         lease = Lease(
             workspace.workspace_id,
             workspace.root,

@@ -54,7 +54,8 @@ class Recovery:
     async def admit(self, workspaces: Iterable[Workspace]) -> None:
         """Recovers what lies in the journals of these workspaces, before they serve. One that cannot be recovered now
         is held by a lease and tried again. Raises `StoreFailed` where the ledger cannot be read, `ToolError`
-        WORKSPACE_BUSY where a command is still ending on a root that overlaps."""
+        WORKSPACE_BUSY where a command is still ending on a root that overlaps, or a patch of the same workspace is
+        under way or in doubt."""
         unfinished = await self._ledger.unfinished()
         first: dict[str, str] = {}
         for operation in unfinished:

@@ -49,8 +49,10 @@ async def reload_registry(services: Services, recovery: Recovery, load: Callable
     fresh = [w for w in registry if (w.workspace_id, w.device, w.inode) not in known]
     try:
         await recovery.admit(fresh)
-    except (ToolError, StoreFailed) as error:
+    except BaseException as error:
         services.settle_locks()
+        if not isinstance(error, (ToolError, StoreFailed)):
+            raise
         raise StartFailed(
             f"a workspace of the new registry cannot be taken into service yet ({error})",
             registry.file,

@@ -71,6 +71,21 @@ def test_roots_that_overlap_or_are_one_directory_count_as_one(held: Workspace, a
     table.acquire(bare("c", "/w/ab", 9), "process", "proc_3", "run")
 
 
+@pytest.mark.covers("LEASE-1", "PATCH-6")
+def test_two_patches_of_one_workspace_exclude_each_other_on_two_roots_too() -> None:
+    table = LeaseTable()
+    table.acquire(bare("a", "/w/a", 1), "patch", "op_1", "run")
+    moved = bare("a", "/w/moved", 2)
+    for holder in ("op_1", "op_2"):
+        with pytest.raises(ToolError) as busy:
+            table.acquire(moved, "patch", holder, "run")
+        assert busy.value.details["holder"] == {"kind": "patch", "id": "op_1"}
+    table.acquire(moved, "process", "proc_1", "run")
+    table.release("proc_1")
+    table.release("op_1")
+    table.acquire(moved, "patch", "op_2", "run")
+
+
 def test_one_id_never_holds_twice() -> None:
     table = LeaseTable()
     table.acquire(bare("a", "/w/a", 1), "process", "proc_1", "run")

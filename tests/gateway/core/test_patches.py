@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.application import Application
-from gateway.errors import Code
+from gateway.errors import Code, StartFailed
+from gateway.locks import lock_directory
 from gateway.request_keys import MAX_KEY_CHARS
 from gateway.store.database import StoreFailed
 from gateway.use_cases import recovery
@@ -310,14 +311,18 @@ async def test_a_lost_patch_is_unknown_until_death_and_journal_prove_its_end(
         assert second.count("apply_patch") == 0
 
 
-async def until_free(c: Core, workspace_id: str = "demo") -> None:
-    """Yields to whatever runs until the lease is back."""
+async def all_leases_back(c: Core) -> None:
+    """Yields to whatever runs until it is so."""
 
     async def turn() -> None:
         while c.application._services.leases.held():
             await asyncio.to_thread(lambda: None)
 
     await soon(turn())
+
+
+async def until_free(c: Core, workspace_id: str = "demo") -> None:
+    await all_leases_back(c)
     assert await c.is_free(workspace_id)
 
 
@@ -489,3 +494,43 @@ async def test_an_end_that_cannot_be_recorded_holds_the_workspace_until_it_can(
         await until_free(c)
         found = await status(c, error.operation_id)
         assert (found.status, found.changes) == ("applied", (CHANGE,))
+
+
+@pytest.mark.covers("POL-5", "PATCH-6", "LEASE-2")
+@pytest.mark.parametrize("doubt", [False, True], ids=["under way", "in doubt"])
+@pytest.mark.parametrize("moved", [True, False], ids=["another root", "removed and back"])
+async def test_a_reload_waits_with_a_workspace_whose_last_patch_has_not_ended(
+    tmp_path: Path, doubt: bool, moved: bool
+) -> None:
+    """Both roots would use one journal, and the recovery of the one would close the operation of the other."""
+    async with core(tmp_path) as c:
+        c.runner.hold["apply_patch"] = asyncio.Event()
+        if doubt:
+            c.runner.answers["apply_patch"] = RunnerLost("cut")
+        task = asyncio.ensure_future(c.application.apply_patch("demo", PATCH))
+        await soon(c.runner.asked_for("apply_patch").wait())
+        if doubt:
+            c.runner.hold["apply_patch"].set()
+            await c.refused(task, Code.RUNNER_UNAVAILABLE)
+        if moved:
+            (tmp_path / "moved").mkdir()
+            c.write({"demo": {**WRITE, "root": str(tmp_path / "moved")}, "new": WRITE})
+        else:
+            c.write({"other": WRITE})
+            await soon(c.application.reload())
+            c.write({"demo": WRITE, "new": WRITE})
+        with pytest.raises(StartFailed, match=r"op_.*reload again in a moment"):
+            await soon(c.application.reload())
+        await c.refused(c.application.exec_command("new", ("true",)), Code.WORKSPACE_NOT_FOUND)
+        lock_directory(str(c.root("new")), "root").release()
+        if doubt:
+            lost = c.link.lose()
+            c.link.up(FakeRunner("run-2"))
+            c.link.prove_dead(lost)
+        else:
+            c.runner.hold["apply_patch"].set()
+            assert (await soon(task)).status == "applied"
+        await all_leases_back(c)
+        await soon(c.application.reload())
+        assert await c.is_free()
+        assert (await apply(c)).status == "applied"

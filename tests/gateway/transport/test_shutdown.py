@@ -136,5 +136,11 @@ async def test_sighup_reloads_and_a_refused_registry_is_logged(opened: Endpoints
             while not serving.events("reload_refused"):
                 await asyncio.to_thread(os.sched_yield)
         assert "workspaces.a.roott" in serving.events("reload_refused")[0]["problem"]
-        assert application.reloads == 2
+        application.reload_error = RuntimeError("a fault of ours")
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(WAIT_S):
+            while not serving.events("reload_failed"):
+                await asyncio.to_thread(os.sched_yield)
+        assert "a fault of ours" in serving.events("reload_failed")[0]["exception"]
+        assert application.reloads == 3
         assert (await serving.call("workspace_info", {})).status == 200
