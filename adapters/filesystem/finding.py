@@ -21,6 +21,8 @@ MAX_ENTRIES = 500_000
 """Directory entries that one page looks at: about a second's work."""
 DEADLINE_S = 3.0
 """For the walk of one page, where the disk is slow. What is found by then is given, with a cursor."""
+DIRECTORY_DEADLINE_S = 15.0
+"""For the first directory that a page lists: without it there is no page."""
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Paths in one page. JSON may write six bytes for one, so this stays below the frame's bound."""
 
@@ -28,9 +30,15 @@ MAX_PAGE_BYTES = 2 * 1024 * 1024
 def find_page(opener: Opener, root_fd: int, request: FindFiles, max_entries: int) -> FindPage:
     """The next `limit` matches after the cursor, and a cursor if there is, or may be, more."""
     start = decode_cursor(request.cursor) if request.cursor is not None else None
-    deadline = time.monotonic() + DEADLINE_S
+    began = time.monotonic()
     walk = TreeWalk(
-        opener, root_fd, Glob(request.pattern), start, max_entries, expired=lambda: time.monotonic() > deadline
+        opener,
+        root_fd,
+        Glob(request.pattern),
+        start,
+        max_entries,
+        expired=lambda: time.monotonic() > began + DEADLINE_S,
+        overdue=lambda: time.monotonic() > began + DIRECTORY_DEADLINE_S,
     )
     entries: list[Entry] = []
     more, last = None, start

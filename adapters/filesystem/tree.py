@@ -18,10 +18,13 @@ from adapters.filesystem.cursor import Bound, Place, bound_of, sort_key
 from adapters.filesystem.errors import path_error
 from adapters.filesystem.glob import Glob, Here
 from adapters.filesystem.paths import displayed
+from runner.api import ErrorCode, RunnerError
 
 DIRECTORY_KEEP = 100_000
 """Entries of one directory that are held at a time, so that memory does not follow a directory of millions."""
 UNREADABLE_SHOWN = 20
+_CHECKED_EVERY = 64
+"""Entries between two looks at the clock."""
 
 Kind = Literal["file", "directory", "symlink", "other"]
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
@@ -55,7 +58,8 @@ class TreeWalk:
     """One walk. After iteration ends or is left: `place` is where, `exhausted` whether the bound on entries ended it.
 
     `max_entries`: a bound on directory entries looked at, checked between directories; those on the way to `start` do
-    not count and at least one new directory is read, so that repeated walks get on. `expired` ends it in the same way.
+    not count and at least one new directory is read, so that repeated walks get on. `expired` ends it in the same way,
+    also while the next directory is listed. `overdue`: even the first one is given up, with an error.
     `unreadable`: directories that were refused (at most UNREADABLE_SHOWN), as displayed.
     """
 
@@ -68,6 +72,7 @@ class TreeWalk:
         max_entries: int,
         *,
         expired: Callable[[], bool],
+        overdue: Callable[[], bool],
         rules: Rules | None = None,
     ) -> None:
         self.place = start
@@ -80,10 +85,10 @@ class TreeWalk:
         self._left = max_entries
         self._listed = False
         self._rules = rules
-        self._expired = expired
+        self._expired, self._overdue = expired, overdue
 
     def __iter__(self) -> Iterator[Entry]:
-        """Raises `RunnerError` where the root cannot be listed or descriptors run out."""
+        """Raises `RunnerError` where the root cannot be listed, descriptors run out, or a directory takes too long."""
         top = self._glob.top()
         if top is None:
             return
@@ -112,9 +117,15 @@ class TreeWalk:
                     return
                 bound = level.bound.rest if level.bound and level.bound.name == name else None
                 stack.append(_Level(path + "/", bound, level.rules))
-                self._list(stack[-1], inside)
+                try:
+                    self._list(stack[-1], inside)
+                except _TooLong:
+                    self.place = Place(path, "before")
+                    self.exhausted = True
+                    return
 
     def _list(self, level: _Level, here: Here) -> None:
+        """Raises `_TooLong` where the walk has got on already and can end before this directory."""
         path = level.prefix[:-1]
         try:
             fd = self._opener.open_directory(self._root_fd, path.split("/") if path else ())
@@ -124,7 +135,13 @@ class TreeWalk:
         try:
             if level.rules is not None:
                 level.rules = level.rules.inside(path, fd)
-            items, seen, level.cut = _read_directory(fd, here, level.bound, level.rules)
+            may_end = self._listed and level.bound is None
+            too_long = self._expired if may_end else self._overdue
+            items, seen, level.cut = _read_directory(fd, here, level.bound, level.rules, too_long)
+        except _TooLong:
+            if may_end:
+                raise
+            raise _never_listed(path) from None
         except OSError as error:
             self._refused(path, error)
             return
@@ -142,6 +159,21 @@ class TreeWalk:
             self.unreadable.append(displayed(path))
 
 
+class _TooLong(Exception):
+    """Listing one directory took longer than was asked for."""
+
+
+def _never_listed(path: str) -> RunnerError:
+    shown = displayed(path) or "."
+    return RunnerError(
+        ErrorCode.FILE_OPERATION_FAILED,
+        f"directory {shown!r} cannot be listed in time: it has too many entries for the pattern, or its ignore rules "
+        "are too many; use a simpler pattern or none of them, or list it with a command",
+        retryable=True,
+        details={"path": shown},
+    )
+
+
 class _Level:
     """One open level of the walk. `prefix`: the directory's path with its slash. `cut`: there is more than items."""
 
@@ -151,8 +183,11 @@ class _Level:
         self.cut = False
 
 
-def _read_directory(fd: int, here: Here, bound: Bound | None, rules: Rules | None) -> tuple[list[_Item], int, bool]:
-    """The sorted items of one directory, how many entries it has, and whether items beyond DIRECTORY_KEEP were cut."""
+def _read_directory(
+    fd: int, here: Here, bound: Bound | None, rules: Rules | None, too_long: Callable[[], bool]
+) -> tuple[list[_Item], int, bool]:
+    """The sorted items of one directory, how many entries it has, and whether items beyond DIRECTORY_KEEP were cut.
+    Raises `_TooLong`, `OSError`."""
     items: list[_Item] = []
     seen, cut = 0, False
     matches, enter = here.matches, here.enter
@@ -160,6 +195,8 @@ def _read_directory(fd: int, here: Here, bound: Bound | None, rules: Rules | Non
     with os.scandir(fd) as entries:
         for entry in entries:
             seen += 1
+            if not seen % _CHECKED_EVERY and too_long():
+                raise _TooLong
             name = entry.name
             text = name if name.isascii() else displayed(name)
             try:

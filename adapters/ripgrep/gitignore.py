@@ -2,7 +2,7 @@
 
 Only `.gitignore` files inside the workspace count, and `.git` itself is left out as git does; no global or repository
 excludes are read, and the workspace need not be a repository. An ignored directory is not entered, so nothing in it can
-be taken back. A file that is a link, no regular file, or larger than MAX_FILE_BYTES gives no rules: the search then
+be taken back. A file that is a link, no regular file, or too large for the bounds below gives no rules: the search then
 finds more, never less. Called by `search`.
 """
 
@@ -22,6 +22,11 @@ from adapters.filesystem.tree import Rules
 from runner.api import RunnerError
 
 MAX_FILE_BYTES = 64 * 1024
+MAX_LINES = 4096
+"""Of one file."""
+MAX_GROUPS = 512
+"""Changes between patterns that ignore, take back, or mean directories alone, in all files that count for one
+directory: each name is held against so many expressions."""
 _NAME = ".gitignore"
 _NAMED_CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -65,7 +70,8 @@ class GitIgnore:
             for group in self._groups
             if (here := group.here.enter(name) if name else group.here) is not None
         ]
-        return GitIgnore((*kept, *_groups(_lines(directory_fd))))
+        added = list(itertools.islice(_groups(_lines(directory_fd)), MAX_GROUPS - len(kept) + 1))
+        return GitIgnore((*kept, *added) if len(kept) + len(added) <= MAX_GROUPS else tuple(kept))
 
     def leaves_out(self, name: str, *, is_directory: bool) -> bool:
         """The last line that matches decides."""
@@ -90,7 +96,7 @@ def _groups(lines: Iterable[str]) -> Iterable[_Group]:
 
 def parse_line(line: str) -> Pattern | None:
     """None for a comment, an empty line, or a malformed pattern, which git takes for one that matches nothing."""
-    line = re.sub(r"(?<!\\) +$", "", line.removesuffix("\r"))
+    line = _without_trailing_spaces(line.removesuffix("\r"))
     if line.startswith("#"):
         return None
     negated = line.startswith("!")
@@ -112,6 +118,13 @@ def parse_line(line: str) -> Pattern | None:
     return Pattern(glob, negated, directories_only)
 
 
+def _without_trailing_spaces(line: str) -> str:
+    """One that follows a backslash belongs to the pattern, unless the backslash itself is taken as it is."""
+    kept = line.rstrip(" ")
+    escaped = (len(kept) - len(kept.rstrip("\\"))) % 2
+    return kept + " " if escaped and kept != line else kept
+
+
 def _lines(directory_fd: int) -> list[str]:
     try:
         fd = os.open(_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd)
@@ -121,7 +134,8 @@ def _lines(directory_fd: int) -> list[str]:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             return []
-        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace").split("\n")
+        lines = os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace").split("\n")
+        return lines if len(lines) <= MAX_LINES else []
     except OSError:
         return []
     finally:

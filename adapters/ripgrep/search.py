@@ -121,13 +121,21 @@ class RipgrepSearch:
             check(programs, query)
             with self._roots.root_fd(request.workspace) as root_fd:
                 deadline = time.monotonic() + self._deadline_s
+
+                def past(moment: float) -> bool:
+                    if programs.stopped:
+                        raise Stopped
+                    return time.monotonic() > moment
+
                 walk = TreeWalk(
                     self._opener,
                     root_fd,
                     glob,
                     start,
                     self._max_entries,
-                    expired=lambda: time.monotonic() > deadline,
+                    # Half of the time is left to search what the walk has found.
+                    expired=lambda: past(deadline - self._deadline_s / 2),
+                    overdue=lambda: past(deadline),
                     rules=GitIgnore() if request.gitignore else None,
                 )
                 return _Search(self, request, programs, query, walk, root_fd, deadline).run()

@@ -14,14 +14,18 @@ from pathlib import Path
 
 SECRET = "SECRET-OUTSIDE"
 _PROGRAM = """
-import ctypes, os, sys
+import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
-pairs = [tuple(os.fsencode(name) for name in pair.split(":")) for pair in sys.argv[2:]]
+pairs = [tuple(os.fsencode(name) for name in pair.split(":")) for pair in sys.argv[3:]]
 os.chdir(sys.argv[1])
 print("ready", flush=True)
+told = time.monotonic() + float(sys.argv[2])
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h
 parent = os.getppid()
 while os.getppid() == parent:
+    if told and time.monotonic() > told:
+        print("long enough", flush=True)
+        told = 0
     for _ in range(500):
         for one, other in pairs:
             if libc.renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE):
@@ -54,9 +58,12 @@ PATHS = (
 
 
 @contextlib.contextmanager
-def swapping(root: Path) -> Iterator[subprocess.Popen[str]]:
-    """The attacker at work on a root that `make_bait` made; it dies at the end of the block, or with this process."""
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(root), *PAIRS]
+def swapping(root: Path, *, seconds: float = 0.0) -> Iterator[subprocess.Popen[str]]:
+    """The attacker at work on a root that `make_bait` made; it dies at the end of the block, or with this process.
+
+    It prints one line once it has worked for `seconds`, and goes on.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(root), str(seconds), *PAIRS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdout is not None
         try:
@@ -74,3 +81,12 @@ def naive_read(root: Path, path: str) -> str:
         raise PermissionError(path)
     with open(root / path) as file:
         return file.read()
+
+
+def naive_write(root: Path, path: str, text: str) -> None:
+    """The same care, for a change."""
+    real = os.path.realpath(root / path)
+    if not real.startswith(f"{root}/"):
+        raise PermissionError(path)
+    with open(root / path, "r+") as file:
+        file.write(text)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.filesystem import tree
-from adapters.filesystem.beneath import Method
+from adapters.filesystem.beneath import Method, choose_opener
 from adapters.filesystem.cursor import Place, decode_cursor
+from adapters.filesystem.glob import Glob
 from adapters.filesystem.openat_filesystem import OpenatFileSystem
 from runner.api import ErrorCode, FindFiles, FoundPath, RunnerError, WorkspaceRef
 from tests.adapters.filesystem.conftest import Files
@@ -116,6 +118,56 @@ def test_any_tree_is_found_whole_in_pages_of_any_size(
         assert joined(pages(Files(adapter, root, root), "**", limit, adapter)) == everything_under(root)
     finally:
         adapter.close()
+
+
+@pytest.mark.covers("FS-4", "FS-5")
+def test_a_walk_whose_time_is_up_at_any_moment_gets_on_and_misses_nothing(tmp_path: Path) -> None:
+    for folder in ("", "a/", "a/b/", "c/", "d/e/"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(150):  # more than the walk reads between two looks at the clock
+            (tmp_path / folder / f"{number:03}").touch()
+    root_fd = os.open(tmp_path, os.O_PATH)
+    try:
+        for seed in range(20):
+            assert walked_in_pages(root_fd, Random(seed)) == everything_under(tmp_path)
+    finally:
+        os.close(root_fd)
+
+
+def walked_in_pages(root_fd: int, random: Random) -> list[str]:
+    """All paths, by walks whose time is up at random moments; bounded."""
+
+    def expired() -> bool:
+        return random.random() < 0.4
+
+    found: list[str] = []
+    place: Place | None = None
+    for _ in range(50):
+        walk = tree.TreeWalk(choose_opener(), root_fd, Glob("**"), place, 10**6, expired=expired, overdue=lambda: False)
+        found += [entry.path for entry in walk]
+        if not walk.exhausted:
+            return found
+        assert walk.place != place
+        place = walk.place
+    raise AssertionError("the walks do not get on")
+
+
+@pytest.mark.covers("FS-4")
+def test_a_directory_that_takes_too_long_alone_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    for number in range(150):
+        (tmp_path / "big" / str(number)).touch()
+    root_fd = os.open(tmp_path, os.O_PATH)
+    try:
+        start = Place("big/1", "after")
+        walk = tree.TreeWalk(
+            choose_opener(), root_fd, Glob("**"), start, 10**6, expired=lambda: False, overdue=lambda: True
+        )
+        with pytest.raises(RunnerError, match="'big' cannot be listed in time") as caught:
+            list(walk)
+        assert caught.value.code is ErrorCode.FILE_OPERATION_FAILED
+    finally:
+        os.close(root_fd)
 
 
 @pytest.mark.covers("FS-5")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adapters.filesystem.beneath import choose_opener
 from adapters.filesystem.glob import Glob
 from adapters.filesystem.tree import TreeWalk
-from adapters.ripgrep.gitignore import MAX_FILE_BYTES, GitIgnore
+from adapters.ripgrep.gitignore import MAX_FILE_BYTES, MAX_GROUPS, GitIgnore
 from tests.adapters.ripgrep.conftest import Searched
 
 TREE = (
@@ -35,16 +35,23 @@ TREE = (
     "#x",
     "!x",
     "sp ",
+    "sp\\",
     "[q]",
     "n1",
     "n2/n",
 )
 
 
+def never() -> bool:
+    return False
+
+
 def walked(root: Path) -> list[str]:
     root_fd = os.open(root, os.O_PATH)
     try:
-        walk = TreeWalk(choose_opener(), root_fd, Glob("**"), None, 10_000, expired=lambda: False, rules=GitIgnore())
+        walk = TreeWalk(
+            choose_opener(), root_fd, Glob("**"), None, 10_000, expired=never, overdue=never, rules=GitIgnore()
+        )
         return [entry.path for entry in walk if entry.kind == "file"]
     finally:
         os.close(root_fd)
@@ -98,6 +105,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "# comment\n\\#x",
         "\\!x",
         "sp\\ ",
+        "sp\\   ",
+        "sp\\\\ ",
+        "a\\\\\\  ",
         "sp   ",
         "{x}",
         "a\\ b",
@@ -155,6 +165,34 @@ async def test_ignore_files_count_only_when_asked_for(searched: Searched) -> Non
         "sub/out/y",
     ]
     assert [path for path, _ in await searched.hits("needle", gitignore=True)] == ["b", "sub/keep.log", "sub/out/y"]
+
+
+@pytest.mark.covers("FS-6")
+@pytest.mark.parametrize(
+    "rules",
+    [
+        " " * (MAX_FILE_BYTES - 100) + "x",  # trailing spaces that are none
+        "x\n!y\n" * (MAX_FILE_BYTES // 6),
+        "*a*b*c*d\n" * (MAX_FILE_BYTES // 10),
+        "x\n!y\n" * (MAX_GROUPS // 5),  # few enough in one directory, too many further down
+    ],
+    ids=["spaces", "groups", "lines", "nested"],
+)
+async def test_hostile_ignore_files_are_read_in_no_time_and_at_worst_give_no_rules(
+    searched: Searched, rules: str
+) -> None:
+    """Each of these once took a search minutes, and the first one held the whole runner up meanwhile."""
+    folder = ""
+    for _ in range(6):
+        searched.put(f"{folder}.gitignore", f"{rules}\nignored\n")
+        for name in ("ignored", *map(str, range(100))):
+            searched.put(folder + name, "needle\n")
+        folder += "d/"
+    found = await searched.hits("needle", gitignore=True, limit=1000)
+    expected = {f"{'d/' * depth}{number}" for depth in range(6) for number in range(100)}
+    not_left_out = {path for path, _ in found} - expected
+    assert len(found) == len(expected) + len(not_left_out)
+    assert not_left_out <= {f"{'d/' * depth}ignored" for depth in range(6)}
 
 
 @pytest.mark.covers("FS-1", "FS-6")
