@@ -41,14 +41,24 @@ def start(plan: Plan, run: Run, streams: Streams | None, reporter: Reporter, sla
     return pid
 
 
-def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
-    _enter_place(plan, reporter)
-    reporter.enter("exec")
-    # The session and descriptors 0, 1, 2 only are Popen's part; signals are as the server left them, all default.
+def warm_up(plan: Plan, streams: Streams | None) -> None:
+    """For a child that waits: what can be done before it knows its command, and the way to exec once, as far as an
+    argument that no exec takes. That copies memory shared with the server now, where the next time writes to it."""
+    if streams is None:
+        return  # its command is forked, and gets limits of its own
+    limits.apply(plan.limits)
     try:
-        command = subprocess.Popen(
-            run.argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
-        )
+        _popen(plan, (b"\0",), streams)
+    except ValueError:
+        return
+    raise VerifyFailed("a program's name with NUL was started")
+
+
+def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
+    _enter_place(plan, reporter, limited=run.waits)
+    reporter.enter("exec")
+    try:
+        command = _popen(plan, run.argv, streams)
     except FileNotFoundError as error:
         raise _explained(error, plan, run) from error
     os.chdir("/")
@@ -56,6 +66,16 @@ def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
     # The runner waits for the end of the report; what is still to do here is nothing to it.
     os.close(reporter.fd)
     return command.pid
+
+
+def _popen(plan: Plan, argv: tuple[bytes, ...], streams: Streams) -> subprocess.Popen[bytes]:
+    """The session and descriptors 0, 1, 2 only are Popen's part; signals are as the server left them, all default.
+
+    Raises OSError, ValueError.
+    """
+    return subprocess.Popen(
+        argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
+    )
 
 
 _kept: list[subprocess.Popen[bytes]] = []
@@ -93,8 +113,9 @@ def _explained(error: OSError, plan: Plan, run: Run) -> OSError:
     return OSError(errno.ENOENT, os.strerror(errno.ENOENT), program)
 
 
-def _enter_place(plan: Plan, reporter: Reporter) -> None:
-    limits.apply(plan.limits)
+def _enter_place(plan: Plan, reporter: Reporter, *, limited: bool = False) -> None:
+    if not limited:
+        limits.apply(plan.limits)
     os.umask(plan.umask)
     reporter.enter("chdir")
     os.chdir(plan.workspace)

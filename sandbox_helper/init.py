@@ -13,7 +13,7 @@ import time
 from types import FrameType
 
 from sandbox_helper import syscalls as sc
-from sandbox_helper.protocol import encode
+from sandbox_helper.protocol import end_record
 
 STATUS_FD, CONTROL_FD, LIVENESS_FD = 0, 1, 2
 RUNNER_GONE = 255
@@ -32,6 +32,15 @@ def _hold_child_signal() -> None:
     signal.signal(signal.SIGCHLD, _interrupt)
     # The interpreter's own handler would let the command end PID 1 with `kill -INT 1`; without one the kernel drops it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def warm_up() -> None:
+    """Before there is a command: the steps of its end, so that memory shared with the server is copied by now."""
+    try:
+        reap(0)
+    except ChildProcessError:
+        pass
+    end_record(0, None, cpu_time_ns(1) // 1_000_000)
 
 
 def settle(status: int, control: int, liveness: int | None) -> None:
@@ -89,7 +98,7 @@ def finish(status: int, cpu_ns: int) -> None:
     code = None if signalled else os.WEXITSTATUS(status)
     number = os.WTERMSIG(status) if signalled else None
     try:
-        os.write(STATUS_FD, encode({"code": code, "signal": number, "cpu_ms": cpu_ns // 1_000_000}))
+        os.write(STATUS_FD, end_record(code, number, cpu_ns // 1_000_000))
     except OSError:
         pass  # nobody reads any more; the end itself still shows
     os._exit(128 + number if number is not None else code or 0)

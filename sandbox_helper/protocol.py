@@ -9,7 +9,7 @@ Requests (one SEQPACKET message each: JSON, then NUL and the argv as NUL-ended s
 made (a helper outlives its children, so that its end proves theirs). Replies repeat the request's `id`.
 Records (JSON lines): on the report socket what the runner has to act upon, then EOF; on the status pipe, which nobody
 waits for meanwhile, one for each stage of the set-up, then the raw end of the command. A run that `waits` is told its
-argv later, in one message on the report socket (`fed_message`).
+argv later, in one message on the report socket (`fed_message`), and runs it when GO follows.
 
 Imported by the adapter and the tests, and by the helper itself; imports nothing of ours. It refuses to know how any of
 it is done.
@@ -48,6 +48,8 @@ whoever finds one after the command may remove it. No other file can be lost by 
 
 MAX_FED_BYTES = 32 * 1024
 """Of the argv of a command that a waiting child takes: it fits the socket at once, and arrives whole or never."""
+GO = b"1"
+"""What the runner says to a waiting child that was fed once its own look is done; anything else ends the child."""
 
 MAX_ADOPTED = 8
 """Descriptors that travel with one request, at most."""
@@ -561,6 +563,12 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(where, "must be an object")
     return value
+
+
+def end_record(code: int | None, signal: int | None, cpu_ms: int) -> bytes:
+    """The record of a `CommandEnd`, written without an encoder: PID 1 has nothing else to encode."""
+    code_text, signal_text = ("null" if number is None else str(number) for number in (code, signal))
+    return b'{"code":%s,"signal":%s,"cpu_ms":%d}\n' % (code_text.encode(), signal_text.encode(), cpu_ms)
 
 
 _STAGE_PREFIX = b'{"stage":"'

@@ -4,8 +4,8 @@ Everything but the command's own process is done, from a workspace that goes on 
 shows it as it is now, but a cover stays on what it was put on: whoever replaces that from outside takes it off, without
 a trace here. So the child looks at every mount that stands on something of the workspace, and at every protected name,
 before it takes the command; where the set-up would now do anything else, it says `stale` and ends, and the runner
-starts from nothing. What lies outside the sandbox the runner looks at. Refuses to repair, and to wait for a runner that
-is gone. Called by the child.
+starts from nothing. What lies outside the sandbox the runner looks at meanwhile, and says when to go. Refuses to
+repair, and to wait for a runner that is gone. Called by the child.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ import stat
 
 from sandbox_helper import init
 from sandbox_helper import syscalls as sc
-from sandbox_helper.protocol import Cover, Plan, is_below, parse_fed
+from sandbox_helper.protocol import GO, Cover, Plan, is_below, parse_fed
 from sandbox_helper.status import Reporter
 
 
-class Stale(Exception):
+class Stale(OSError):
     """The workspace is no longer what this sandbox was prepared for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.ESTALE, what)
+        self.what = what
 
 
 def until_used(plan: Plan, covers: list[Cover], reporter: Reporter) -> tuple[bytes, ...]:
@@ -30,12 +34,17 @@ def until_used(plan: Plan, covers: list[Cover], reporter: Reporter) -> tuple[byt
     Raises OSError, ProtocolError.
     """
     places = _places(plan)
+    # Once beforehand: what has just been made must pass, and memory that is shared with the server is copied where the
+    # same steps will write to it.
+    _look(plan, covers, places)
     reporter.say({"waiting": True})
     argv = parse_fed(_read(reporter.fd, int.from_bytes(_read(reporter.fd, 4), "big")))
     try:
         _look(plan, covers, places)
     except Stale as error:
-        reporter.say({"stale": str(error)})
+        reporter.say({"stale": error.what})
+        os._exit(init.RUNNER_GONE)
+    if _read(reporter.fd, len(GO)) != GO:
         os._exit(init.RUNNER_GONE)
     return argv
 
@@ -66,6 +75,8 @@ def _look(plan: Plan, covers: list[Cover], places: list[str]) -> None:
         known = {cover.name: cover for cover in covers}
         for name in plan.protect:
             _look_at_name(plan.workspace, name, known)
+    except Stale:
+        raise
     except OSError as error:
         raise Stale(f"{error.strerror}: {error.filename}") from error
 

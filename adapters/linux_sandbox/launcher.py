@@ -450,7 +450,7 @@ class LinuxSandboxLauncher:
         except LaunchFailed:
             raise
         except Exception as error:
-            if isinstance(error, NotUsable) or not waiting.fed:
+            if isinstance(error, NotUsable) or not waiting.gone_on:
                 return None
             message = f"the start broke off ({type(error).__name__}) and its command was ended"
             raise LaunchUncertain(message, ended=ended_already) from error

@@ -17,7 +17,7 @@ from adapters.linux_sandbox.channels import HandOn, SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, Started, end_child
 from adapters.linux_sandbox.probing import KnownPlan
 from adapters.linux_sandbox.standing import difference
-from sandbox_helper.protocol import ProtocolError, fed_message
+from sandbox_helper.protocol import GO, ProtocolError, fed_message
 
 USE_TIMEOUT_S = 20.0
 """As for the helper's replies: a child that takes longer from its command to exec is stopped or stuck."""
@@ -32,7 +32,7 @@ class NotUsable(Exception):
 class WaitingSandbox:
     """`listeners`: of an `enabled` network, held until there is a command to serve. `on_reaped`: called by `end`.
     Whoever takes it calls `claim` first, then `use`; with a command in it, `started`, `leaf` and `channels` are the
-    taker's, else `end` takes care of them. `fed`: a command was handed over, whole or not."""
+    taker's, else `end` takes care of them. `gone_on`: the command may have run."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class WaitingSandbox:
     ) -> None:
         self.known, self.helper, self.started, self.channels, self.leaf = known, helper, started, channels, leaf
         self._listeners, self._on_reaped = listeners, on_reaped
-        self.fed = False
+        self.gone_on = False
         self._waits = self._ended = False
 
     def watch(self, on_death: Callable[[], None]) -> None:
@@ -71,27 +71,36 @@ class WaitingSandbox:
             raise NotUsable(str(error)) from error
         if message is None:
             raise NotUsable("the command is too long to be handed over at once")
-        changed = await asyncio.to_thread(difference, self.started.stands_on)
-        if changed is not None:
-            raise NotUsable(f"{changed} is another one")
-        if size is None:
-            self.channels.widen()
-        else:
-            self.channels.set_size(*size)
         if self._listeners:
             taken = await hand_on(self._listeners)
             self._close_listeners()
             if not taken:
                 raise NotUsable("its network is not served")
-        self.fed = True
+        if size is None:
+            self.channels.widen()
+        else:
+            self.channels.set_size(*size)
+        # Both look at once: the child at what lives in the workspace, a thread at what lies outside.
         if not self.channels.feed(message):
-            raise NotUsable("it took no command")
+            raise NotUsable("it takes no command")
+        changed = await asyncio.get_running_loop().run_in_executor(None, self._look_and_go)
+        if changed is not None:
+            raise NotUsable(f"{changed} is another one")
         said = await self._until_executing()
         if said.stale is not None:
             raise NotUsable(said.stale)
         if not said.executing and said.failure is None:
             raise NotUsable(f"it was killed at the stage {said.stage}")
         return said
+
+    def _look_and_go(self) -> str | None:
+        """What is another one outside; where nothing is, the child is told to go on. In a thread, whose way back to
+        the loop nobody waits for then."""
+        changed = difference(self.started.stands_on)
+        if changed is None:
+            self.gone_on = True
+            self.channels.feed(GO)
+        return changed
 
     async def _until_executing(self) -> SetUpReport:
         reading = asyncio.ensure_future(self.channels.read_report())
