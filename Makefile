@@ -43,6 +43,8 @@ unit: browser ## pytest in WORKERS=2 processes; PYTEST_ARGS="-k words"
 	@$(RUN) -m tests.contained $(RUN) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 bench: programs ## benchmarks, each beside its reference; BENCH_ARGS=--quick
+	@$(PY) -c 'import matplotlib' 2>/dev/null || \
+	  $(PY) -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-build-isolation -r requirements/bench.txt
 	@$(RUN) -m benchmarks $(BENCH_ARGS)
 
 load: programs ## many clients, each answer checked, ten minutes; LOAD_ARGS="--seconds 60"

@@ -28,7 +28,7 @@ WAIT_S = 30.0
 OFFICIAL = f"official SDK client {version('mcp')}"
 RAW_HTTP = "raw keep-alive client"
 RAW_PIPES = "raw client on pipes"
-_META = {
+META = {
     PROTOCOL_VERSION_KEY: MODERN,
     CAPABILITIES_KEY: {},
     CLIENT_INFO_KEY: {"name": "codespace-benchmarks", "version": "0"},
@@ -62,7 +62,7 @@ class RawClient:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         self._next_id += 1
-        params = {"name": tool, "arguments": dict(arguments), "_meta": _META}
+        params = {"name": tool, "arguments": dict(arguments), "_meta": META}
         request = {"jsonrpc": "2.0", "id": self._next_id, "method": "tools/call", "params": params}
         answer = json.loads(self._exchange(self._frame(json.dumps(request).encode(), tool)))
         if answer.get("id") != self._next_id or "result" not in answer or answer["result"].get("isError"):

@@ -340,7 +340,7 @@ def main() -> int:
     result = table(load, outcome)
     print(render(result))
     if keep_it:
-        print(f"  samples: {keep('load', [result], Options())}")
+        print(f"  samples: {keep('load', 'many clients, checked', [result], Options())}")
     for problem in outcome.problems[:KEPT_WRONG]:
         print(f"error: {problem}", file=sys.stderr)
     counts = (len(outcome.wrong), len(outcome.left), len(outcome.problems))

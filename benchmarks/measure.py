@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Options:
-    """`quick`: a tenth of the samples, for a look. `samples(n)`: how many of `n` to take."""
+    """`quick`: a tenth of the samples, for a look. `samples(n)`: how many of `n` to take. `programs`: others' sandboxes
+    that were given, by name."""
 
     quick: bool = False
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def samples(self, full: int) -> int:
         return max(5, full // 10) if self.quick else full
@@ -53,6 +55,22 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A figure that stands alone, without a reference: `limit` is what it may be at most, or at least."""
+
+    text: str
+    value: float
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool | None:
+        if self.limit is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+@dataclass(frozen=True)
 class Table:
     """`samples`: contender to its raw values, in `unit`. `higher_is_better`: a rate, so a bound is a lower one.
     `notes`: facts about this run, such as sizes."""
@@ -63,6 +81,7 @@ class Table:
     bounds: Sequence[Bound] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
     higher_is_better: bool = False
+    claims: Sequence[Claim] = ()
 
     def ratio(self, bound: Bound) -> float:
         return statistics.median(self.samples[bound.name]) / statistics.median(self.samples[bound.reference])
@@ -105,6 +124,12 @@ def render(table: Table) -> str:
             limit = f"{'at least' if table.higher_is_better else 'at most'} {bound.at_most:g}"
             verdict = f" (bound: {limit}: {'held' if table.holds(bound) else 'NOT HELD'})"
         lines.append(f"  {bound.name} / {bound.reference} = {table.ratio(bound):.2f}{verdict}")
+    for claim in table.claims:
+        verdict = ""
+        if claim.limit is not None:
+            limit = f"{'at least' if claim.at_least else 'at most'} {claim.limit:g}"
+            verdict = f" (bound: {limit}: {'held' if claim.holds else 'NOT HELD'})"
+        lines.append(f"  {claim.text} = {claim.value:.2f}{verdict}")
     lines += [f"  {name}: {value}" for name, value in table.notes.items()]
     return "\n".join(lines)
 
@@ -141,25 +166,52 @@ def machine() -> dict[str, Any]:
     }
 
 
-def keep(name: str, tables: Sequence[Table], options: Options) -> Path:
+def keep(name: str, title: str, tables: Sequence[Table], options: Options) -> Path:
     """Writes every sample to `results/`, and returns the file."""
     RESULTS.mkdir(exist_ok=True)
     facts = machine()
     path = RESULTS / f"{facts['at_utc'].replace(':', '').replace('+0000', 'Z')}-{name}.json"
     content = {
         "benchmark": name,
+        "title": title,
         "quick": options.quick,
         "machine": facts,
         "tables": [
             {
-                "title": table.title,
-                "unit": table.unit,
+                **asdict(table),
                 "ratios": {f"{b.name} / {b.reference}": table.ratio(b) for b in table.bounds},
-                "notes": dict(table.notes),
-                "samples": {contender: list(values) for contender, values in table.samples.items()},
             }
             for table in tables
         ],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One run of one benchmark, as `keep` wrote it."""
+
+    name: str
+    title: str
+    quick: bool
+    machine: Mapping[str, Any]
+    tables: Sequence[Table]
+
+
+def read_kept(path: Path) -> Kept:
+    """Raises `KeyError`, `ValueError` for a file that `keep` did not write."""
+    content = json.loads(path.read_text())
+    tables = [
+        Table(
+            title=one["title"],
+            unit=one["unit"],
+            samples=one["samples"],
+            bounds=[Bound(**bound) for bound in one["bounds"]],
+            notes=one["notes"],
+            higher_is_better=one["higher_is_better"],
+            claims=[Claim(**claim) for claim in one["claims"]],
+        )
+        for one in content["tables"]
+    ]
+    return Kept(content["benchmark"], content["title"], content["quick"], content["machine"], tables)

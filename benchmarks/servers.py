@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,37 @@ class Servers:
     root: Path
     """Of our workspace, on the disk that also holds our data directory."""
     scratch: Path
+
+
+@dataclass(frozen=True)
+class Appliance:
+    """One of ours alone, on a Unix socket. `roots`: workspace id to its directory. `pid`: of the gateway."""
+
+    unix: Path
+    roots: dict[str, Path]
+    pid: int
+
+
+@contextmanager
+def appliance(workspaces: int, **settings: str) -> Iterator[Appliance]:
+    """`settings`: of the environment, without their prefix. Raises `RuntimeError` where it does not come up."""
+    base = Path(tempfile.mkdtemp(prefix="codespace-bench-", dir="/var/tmp"))
+    try:
+        (base / "run").mkdir(mode=0o700)
+        roots = {f"{WORKSPACE_ID}-{number}": base / f"ws-{number}" for number in range(workspaces)}
+        for root in roots.values():
+            root.mkdir()
+        entries = {name: {"root": str(root), "profile": "workspace-write"} for name, root in roots.items()}
+        (base / "registry.json").write_text(json.dumps({"workspaces": entries}))
+        command = [sys.executable, "-X", "utf8", "-m", "gateway", "serve", "--registry", str(base / "registry.json")]
+        command += ["--data-dir", str(base / "data"), "--socket", str(base / "run" / "mcp.sock")]
+        with ExitStack() as ends:
+            given = {f"CODESPACE_{name}": value for name, value in settings.items()}
+            process = _start(command, base / "serve.log", ends, more=given)
+            _ready_line(process, base / "serve.log")
+            yield Appliance(base / "run" / "mcp.sock", roots, process.pid)
+    finally:
+        shutil.rmtree(base)
 
 
 @contextmanager
@@ -109,10 +140,17 @@ def _accepts(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def _start(command: Sequence[str], log: Path, ends: ExitStack, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str],
+    log: Path,
+    ends: ExitStack,
+    pass_fds: Sequence[int] = (),
+    more: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    given = {**environment(), **(more or {})}
     with open(log, "wb") as stream:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment(), pass_fds=pass_fds
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=given, pass_fds=pass_fds
         )
     ends.callback(_end, process)
     return process

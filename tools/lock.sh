@@ -24,9 +24,10 @@ foreign = re.compile(r"^[^\n]*;[^\n]*(sys_platform == '(win32|emscripten)'|os_na
 Path(sys.argv[2]).write_text(head + "".join(entry for entry in entries if not foreign.search(entry)))
 PY
 }
-for name in build runtime dev; do
+for name in build runtime dev bench; do
   if [ -f "requirements/$name.txt" ]; then cp "requirements/$name.txt" "$work/$name.txt"; fi
 done
 compile build.txt --allow-unsafe requirements/build.in
 compile runtime.txt --extra ripgrep pyproject.toml
 compile dev.txt --extra ripgrep --extra dev -c requirements/runtime.txt pyproject.toml
+compile bench.txt --extra bench -c requirements/dev.txt pyproject.toml
