@@ -93,9 +93,9 @@ class Workspace:
     def apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Raises `PatchError`."""
         limits = Limits()
-        expected = {clean_path(path): version for path, version in request["expected_versions"].items()}
         with Tree(self.root_fd, limits) as tree:
-            made = plan(request["patch"], tree, expected, protect=request["protect"], limits=limits)
+            made = plan(request["patch"], tree, request["expected_versions"], protect=request["protect"], limits=limits)
+            expected = {clean_path(path): version for path, version in request["expected_versions"].items()}
             answer: dict[str, Any] = {
                 "status": "checked",
                 "files": [target.path for target in made.targets],

@@ -90,12 +90,13 @@ def plan(
     limits = limits or Limits()
     patch = parse(text, limits)
     names = _clean_names(patch, limits)
-    expected = {clean_path(path): version for path, version in (expected_versions or {}).items()}
-    if sum(map(len, names)) + sum(map(len, expected)) > limits.max_name_bytes:
+    # Pairs: two spellings of one name may come with two versions, of which one cannot hold.
+    expected = [(clean_path(path), version) for path, version in (expected_versions or {}).items()]
+    if sum(map(len, names)) + sum(len(path) for path, _ in expected) > limits.max_name_bytes:
         raise TooCostly("max_name_bytes", limits.max_name_bytes, "the names of its files are too long together")
     for path in names:
         _refuse_protected(path, protect)
-    for path in [*names, *expected]:
+    for path in [*names, *(path for path, _ in expected)]:
         _check_on_disk(path, view)
     _check_versions(expected, view)
     return _Work(view, Budget(limits)).run(patch)
@@ -149,12 +150,14 @@ def _check_on_disk(path: str, view: FileView) -> None:
             raise _not_directory(path)
 
 
-def _check_versions(expected: Mapping[str, str], view: FileView) -> None:
-    conflicts = []
-    for path, version in expected.items():
-        actual = view.version(path) if view.kind(path) == "file" else ABSENT
-        if actual != version:
-            conflicts.append({"path": path, "expected": version, "actual": actual})
+def _check_versions(expected: Sequence[tuple[str, str]], view: FileView) -> None:
+    names = dict.fromkeys(path for path, _ in expected)
+    actual = {path: view.version(path) if view.kind(path) == "file" else ABSENT for path in names}
+    conflicts = [
+        {"path": path, "expected": version, "actual": actual[path]}
+        for path, version in expected
+        if actual[path] != version
+    ]
     if conflicts:
         shown = "; ".join(f"{shorten(c['path'])} is {c['actual']}" for c in conflicts[:5])
         raise PatchError(

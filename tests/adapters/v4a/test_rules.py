@@ -157,6 +157,21 @@ def test_versions_are_compared_for_files_outside_the_patch_too_and_the_actual_on
     assert refusal(files, text, expected_versions={"../x": "absent"}).code == "PATH_ESCAPE"
 
 
+@pytest.mark.covers("PATCH-2")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stale_version_is_a_conflict_however_its_name_is_spelled_and_whatever_another_spelling_says(
+    order: int,
+) -> None:
+    files: dict[str, str | bytes] = {"d/a": "1\n"}
+    text = update("d/a", "@@", "-1", "+2")
+    spelled = [("d/a", version(b"1\n")), ("./d/./a", "absent")][::order]
+    error = refusal(files, text, expected_versions=dict(spelled))
+    assert error.code == "VERSION_CONFLICT"
+    assert error.details["conflicts"] == [{"path": "d/a", "expected": "absent", "actual": version(b"1\n")}]
+    agreed = {name: version(b"1\n") for name, _ in spelled}
+    assert plan(text, view_of(files), agreed).changes
+
+
 @pytest.mark.covers("BOX-7")
 @pytest.mark.parametrize("name", [".git/hooks", ".git/hooks/pre-commit", "./.git/./config", ".git"])
 def test_a_protected_name_is_refused_at_below_and_above_it(name: str) -> None:
