@@ -76,20 +76,19 @@ class Database:
         """Runs `job` in one transaction (BEGIN IMMEDIATE) and returns once it is durable. What it raises, but for
         SQLite's own errors, rolls back and comes through. Raises `StoreFailed`. `silent`: nothing that anybody is
         shown is different."""
-        loop = asyncio.get_running_loop()
         # From the thread itself: a caller that is cancelled would not say it, and the job is done all the same.
-        tell = None if silent else partial(loop.call_soon_threadsafe, self._wrote)
-        return await loop.run_in_executor(self._writer, self._transaction, job, tell)
+        tell = None if silent else partial(asyncio.get_running_loop().call_soon_threadsafe, self._wrote)
+        return await _run(self._writer, self._transaction, job, tell)
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `job` on a connection that cannot write; it sees one moment, and every transaction that was told
         done before. Raises `StoreFailed`."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, self._query, job)
+        return await _run(self._reader, self._query, job)
 
     async def erase(self) -> bool:
         """Moves the log into the file and empties it, so that what was deleted or overwritten before is in neither.
         False where a reader outside of this program kept it from that: to be tried again. Raises `StoreFailed`."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._erase)
+        return await _run(self._writer, self._erase)
 
     async def close(self) -> None:
         """Waits for the jobs, moves the log into the file and closes. Idempotent."""
@@ -193,3 +192,11 @@ class Database:
             if connection is not None:
                 connection.close()
         self._read_connection = self._write_connection = None
+
+
+def _run(executor: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    """On the executor's thread. Raises `StoreFailed` where it has been shut down."""
+    try:
+        return asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    except RuntimeError:
+        raise StoreFailed("it is closed") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from gateway.store.database import Database, timestamp
+from gateway.store.database import Database
 
 MAX_SESSIONS = 256
 
@@ -29,11 +29,10 @@ class SessionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, session: StoredSession) -> None:
-        """Removes what has expired, and beyond MAX_SESSIONS the oldest."""
+    async def add(self, session: StoredSession, now: str) -> None:
+        """Removes what has expired by `now`, and beyond MAX_SESSIONS the oldest."""
 
         def job(connection: sqlite3.Connection) -> None:
-            now = timestamp()
             connection.execute("DELETE FROM console_sessions WHERE expires_at <= ?", (now,))
             connection.execute(
                 "INSERT INTO console_sessions (digest, seal, created_at, expires_at) VALUES (?, ?, ?, ?)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from structlog.typing import FilteringBoundLogger
 
@@ -25,7 +25,7 @@ from gateway.application import Application
 from gateway.errors import Code, ToolError, internal, new_error_id
 from gateway.http.console import views
 from gateway.http.console.actions import ACTIONS, Action, Form, parse_form
-from gateway.http.console.events import Streams, events
+from gateway.http.console.events import EventStream, Streams, events
 from gateway.http.console.pages import HEADERS, PAGES, Answers, Page, section_of
 from gateway.http.console.sessions import (
     Sessions,
@@ -242,18 +242,16 @@ class Console:
             full.headers["retry-after"] = "10"
             return full
 
-        async def body() -> AsyncIterator[bytes]:
-            # Taken here, since a browser that has gone by now never starts it, and so never ends it.
+        async def body(send: Callable[[bytes], Awaitable[None]]) -> None:
             with self._streams.place(visitor.name):
                 async with contextlib.aclosing(events(self._application, seen, process_id, is_open)) as pieces:
                     try:
                         async for piece in pieces:
-                            yield piece
+                            await send(piece)
                     except StoreFailed:
                         return  # the browser comes back, and finds out what is wrong
 
-        headers = {**HEADERS, "x-accel-buffering": "no"}
-        return StreamingResponse(body(), 200, headers, "text/event-stream")
+        return EventStream(body, HEADERS)
 
     # --- what went wrong ----------------------------------------------------------------------------------------------
     def _problem(self, error: ToolError) -> Response:

@@ -39,6 +39,14 @@ def kind_of(line: str) -> str:
     return {"@": "mark", "+": "add", "-": "remove"}.get(line[:1], "same")
 
 
+def files_of(patch: str, most: int) -> list[str]:
+    """What the patch says it does with files: its first `most` headers, without the stars, and how many more."""
+    starts = ("*** Add File: ", "*** Delete File: ", "*** Update File: ")
+    named = [line[4:].replace(" File: ", " ") for line in patch.split("\n") if line.startswith(starts)]
+    more = len(named) - most
+    return named[:most] + ([f"and {more} more"] if more > 0 else [])
+
+
 def part_of(patch: str, part: int) -> Part:
     """`part` outside of what there is becomes the nearest."""
     starts: list[list[Line]] = [[]]

@@ -14,6 +14,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from gateway.application import Application
 from gateway.errors import ToolError
 from gateway.http.console.ansi import Renderer
@@ -54,6 +57,41 @@ class Streams:
             self._open[owner] -= 1
             if not self._open[owner]:
                 del self._open[owner]
+
+
+class EventStream(Response):
+    """A response whose body `write` sends piece by piece, each when the one before is taken. It is cancelled when the
+    browser goes away, wherever it is then; Starlette's own response leaves an iterator open that waits for nothing."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, write: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], headers: Mapping[str, str]
+    ) -> None:
+        self._write = write
+        # For proxies that would wait for more.
+        super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def piece(body: bytes) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        writing, leaving = _task(self._write(piece)), _task(gone())
+        try:
+            await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (writing, leaving):
+                task.cancel()
+            await asyncio.wait({writing, leaving})
+        if not writing.cancelled():
+            writing.result()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def events(

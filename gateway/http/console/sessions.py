@@ -59,8 +59,9 @@ class Sessions:
     async def open(self, gate: Gate) -> Visitor:
         """A new session; the token was shown."""
         name = secrets.token_urlsafe(32)
-        expires_at = (self._now() + timedelta(seconds=LIFETIME_S)).isoformat(timespec="milliseconds")
-        await self._store().add(StoredSession(_digest(name), gate.seal(name), expires_at))
+        now = self._now()
+        expires_at = _text(now + timedelta(seconds=LIFETIME_S))
+        await self._store().add(StoredSession(_digest(name), gate.seal(name), expires_at), _text(now))
         return Visitor(name, True, gate.needed)
 
     async def close(self, visitor: Visitor) -> None:
@@ -120,6 +121,11 @@ def same_origin(request: Request) -> bool:
         return False
     scheme, separator, host = origins[0].partition("://")
     return scheme in ("http", "https") and bool(separator) and host.lower() == hosts[0].lower()
+
+
+def _text(moment: datetime) -> str:
+    """As every table has it: sorts as text."""
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _digest(name: str) -> str:

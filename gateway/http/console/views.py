@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,9 @@ LISTED = 100
 PATCHES_LISTED = 50
 BODY_CHARS = 600
 """Of an instruction in a list."""
+HOLDS_TOLD = 10
+"""Holds of a list whose request is looked into."""
+ROW_CHARS = 400
 ARGUMENTS_SHOWN = 200
 ARGUMENT_CHARS = 64 * 1024
 VERSIONS_SHOWN = 200
@@ -46,8 +49,10 @@ View = Callable[[Application, Asked], Awaitable[dict[str, Any]]]
 
 async def overview(application: Application, asked: Asked) -> dict[str, Any]:
     commands = await _commands(application)
+    pending = await application.list_holds(None, ("pending",), LISTED)
     return {
-        "pending": await application.list_holds(None, ("pending",), LISTED),
+        "pending": pending,
+        "about": await _about(application, pending),
         "running": [command for command in commands or () if command.state == "running"],
         "runner_away": commands is None,
         "works": [work for work in await application.inbox.listed(None) if work.state in OPEN_WORK][:LISTED],
@@ -74,6 +79,7 @@ async def workspace(application: Application, asked: Asked) -> dict[str, Any]:
     works = await application.inbox.listed(workspace_id)
     return {
         "workspace": found,
+        "limits": [_limit(name, value) for name, value in found.limits.model_dump().items()],
         "execution": execution,
         "problem": problem,
         "works": [work for work in works if work.state in OPEN_WORK][:LISTED],
@@ -83,6 +89,13 @@ async def workspace(application: Application, asked: Asked) -> dict[str, Any]:
             if command.workspace_id == workspace_id and command.state == "running"
         ],
     }
+
+
+def _limit(name: str, value: int) -> tuple[str, str]:
+    """Its name without the unit, and the value with it."""
+    words, _, unit = name.rpartition("_")
+    unit = {"s": "s", "mb": "MB", "kb": "KB"}.get(unit, "")
+    return (words if unit else name), (f"{value:,} {unit}".strip() if value else "none")
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -127,10 +140,24 @@ async def _commands(application: Application) -> tuple[ProcessListed, ...] | Non
 
 # --- holds ------------------------------------------------------------------------------------------------------------
 async def holds(application: Application, asked: Asked) -> dict[str, Any]:
+    live = await application.list_holds(None, LIVE_HOLDS, LISTED)
     return {
-        "live": await application.list_holds(None, LIVE_HOLDS, LISTED),
+        "live": live,
+        "about": await _about(application, live),
         "over": await application.list_holds(None, ("denied", "consumed"), LISTED),
     }
+
+
+async def _about(application: Application, listed: Sequence[HoldListed]) -> dict[str, list[str]]:
+    """The newest holds in a few words each: the command's, or the lines of the patch that name files."""
+    about = {one.approval_id: list[str]() for one in listed}
+    for one in listed[:HOLDS_TOLD]:
+        request = (await application.show_hold(one.approval_id)).request or {}
+        if one.tool == "exec_command":
+            about[one.approval_id] = [word[:ROW_CHARS] for word in request.get("command", [])[:12]]
+        else:
+            about[one.approval_id] = diff.files_of(request.get("patch", ""), 4)
+    return about
 
 
 async def hold(application: Application, asked: Asked) -> dict[str, Any]:

@@ -202,8 +202,10 @@ async def test_closing_twice_is_fine_and_then_nothing_works(tmp_path: Path) -> N
     await database.open(MIGRATIONS)
     await database.close()
     await database.close()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(StoreFailed, match="closed"):
         await database.write(lambda c: None)
+    with pytest.raises(StoreFailed, match="closed"):
+        await database.read(lambda c: None)
 
 
 KILLED = """

@@ -242,6 +242,7 @@ if (new URLSearchParams(location.search).has("said")) {
   query.delete("said");
   history.replaceState(null, "", location.pathname + (query.size ? `?${query}` : ""));
 }
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 dress();
 wireQueue();
 connect();

@@ -1,0 +1,134 @@
+"""What becomes of text before it is shown: output with colours, characters that are not seen, patches in parts."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.http.console import diff
+from gateway.http.console.ansi import MAX_RUNS, RECOGNISED, Renderer
+from gateway.http.console.templating import Templates
+from gateway.http.console.visible import PICTURES, hidden_characters, shown
+
+PIECES = st.sampled_from(
+    [
+        *("\x1b[31m", "\x1b[1;38;5;208m", "\x1b[48;2;1;2;3m", "\x1b[m", "\x1b[K", "\x1b(B", "\x1b[38;5m", "\x1b[999m"),
+        *("\x1b[2J", "\x1b]0;title\x07", "\x1b", "\x1b[", "\x1b[3", "\x1b[31", "m", "[31m", "\x9b31m", "\x1bc"),
+        *("<script>alert(1)</script>", "&amp;", "\u202e", "\x00", "\r", "\r\n", "\n", "\t", "\x7f", "ä", "\U0001f600"),
+    ]
+)
+OUTPUT = st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=30).map("".join)
+
+
+def plain(text: str) -> str:
+    """What the renderer promises to show of an output."""
+    return shown(RECOGNISED.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+@given(OUTPUT, st.lists(st.integers(0, 200), max_size=6))
+def test_the_text_of_runs_is_the_output_without_the_colours_however_it_is_cut(text: str, cuts: list[int]) -> None:
+    renderer = Renderer()
+    places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    runs = [run for start, end in itertools.pairwise(places) for run in renderer.feed(text[start:end])]
+    runs += renderer.feed("", final=True)
+    assert "".join(run.text for run in runs) == plain(text)
+
+
+@given(OUTPUT)
+def test_no_output_becomes_markup_or_steers_a_terminal(text: str) -> None:
+    runs = Renderer().feed(text, final=True)
+    assert all(re.fullmatch(r"(?:[a-z]+|[fb]\d{1,3})?(?: (?:[a-z]+|[fb]\d{1,3}))*", run.classes) for run in runs)
+    assert not any(chr(code) in run.text for run in runs for code in PICTURES if code != 0x0D)
+    page = Templates().render("refused.html", {"why": text, "version": "1"})
+    inside = page[page.index('role="alert">') + 13 :].partition("</p>")[0]
+    assert not set(inside) & set("<>\"'")
+    assert html.unescape(inside) == shown(text)
+
+
+@pytest.mark.parametrize(
+    ("escape", "classes"),
+    [
+        ("\x1b[31m", "f1"),
+        ("\x1b[91;44m", "f9 b4"),
+        ("\x1b[1;3;4;9m", "bold italic underline strike"),
+        ("\x1b[38;5;208m", "f208"),
+        ("\x1b[38;5;256m", ""),
+        ("\x1b[48;2;255;0;0m", "b196"),
+        ("\x1b[38:2:8:8:8m", "f232"),
+        ("\x1b[38;2;255;255;255m", "f231"),
+        ("\x1b[31;41m", "f1"),
+        ("\x1b[7m", "ground ink"),
+        ("\x1b[7;32m", "ground b2"),
+        ("\x1b[8m", ""),
+        ("\x1b[31m\x1b[0m", ""),
+        ("\x1b[1;2m\x1b[22m", ""),
+        ("\x1b[31;42m\x1b[39;49m", ""),
+        ("\x1b[38;5m", ""),
+        ("\x1b[99999999m", ""),
+    ],
+)
+def test_colours_are_kept(escape: str, classes: str) -> None:
+    assert [(run.text, run.classes) for run in Renderer().feed(f"{escape}x")] == [("x", classes)]
+
+
+def test_a_pen_holds_from_one_piece_to_the_next() -> None:
+    renderer = Renderer()
+    assert [run.classes for run in renderer.feed("\x1b[3")] == []
+    assert [(run.text, run.classes) for run in renderer.feed("1mred")] == [("red", "f1")]
+    assert [(run.text, run.classes) for run in renderer.feed(" still")] == [(" still", "f1")]
+
+
+def test_output_that_changes_colour_at_every_character_makes_no_more_runs_than_the_bound() -> None:
+    text = "".join(f"\x1b[3{n % 8}mx" for n in range(3 * MAX_RUNS))
+    runs = Renderer().feed(text)
+    assert len(runs) <= MAX_RUNS + 1
+    assert sum(len(run.text) for run in runs) == 3 * MAX_RUNS
+
+
+def test_what_would_not_be_seen_is_named() -> None:
+    assert shown("a\u202eb\x1b[1m\x00\u200b") == "a⟦U+202E⟧b⟦ESC⟧[1m⟦NUL⟧⟦U+200B⟧"
+    assert shown("tab\tline\n\u200d\ufe0f ä \U0001f600") == "tab\tline\n\u200d\ufe0f ä \U0001f600"
+    assert hidden_characters("a\u202eb\r\n\x07") == 2
+
+
+def test_a_template_that_writes_nothing_at_all_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        Templates().render("refused.html", {"why": None, "version": "1"})
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+@given(st.text(alphabet="+-@* \nab\r", max_size=400))
+def test_the_parts_of_a_patch_are_all_of_it(text: str) -> None:
+    first = diff.part_of(text, 1)
+    parts = [diff.part_of(text, n) for n in range(1, first.parts + 1)]
+    lines: list[str] = []
+    for line in (line for part in parts for line in part.lines):
+        if line.number is None:
+            lines[-1] += line.text
+        else:
+            lines.append(line.text)
+    assert "\n".join(lines) == text
+
+
+def test_a_large_patch_is_shown_in_bounded_parts_and_none_of_it_is_lost() -> None:
+    text = "\n".join(["+short"] * (2 * diff.PART_LINES) + ["-" + "x" * (3 * diff.PART_CHARS)])
+    first = diff.part_of(text, 1)
+    parts = [diff.part_of(text, n) for n in range(1, first.parts + 1)]
+    assert all(len(part.lines) <= diff.PART_LINES for part in parts)
+    assert all(sum(len(line.text) for line in part.lines) <= diff.PART_CHARS for part in parts)
+    assert sum(len(line.text) for part in parts for line in part.lines) == len(text) - 2 * diff.PART_LINES
+    assert (first.added, first.removed) == (2 * diff.PART_LINES, 1)
+    assert diff.part_of(text, 0).part == 1
+    assert diff.part_of(text, 10**6).part == first.parts
+
+
+def test_lines_of_a_patch_have_their_kinds() -> None:
+    text = "*** Update File: a\n@@ class A:\n same\n-old\n+new\n\n*** Move to: b\n*** Delete File: c"
+    kinds = [line.kind for line in diff.part_of(text, 1).lines]
+    assert kinds == ["file", "mark", "same", "remove", "add", "same", "file", "file"]
+    assert diff.files_of(text, 1) == ["Update a", "and 1 more"]
