@@ -17,7 +17,7 @@ from adapters.v4a.errors import PatchError, TooCostly
 from adapters.v4a.matcher import Matcher
 from adapters.v4a.model import AddFile, DeleteFile, Patch, Section, UpdateFile
 from adapters.v4a.parser import parse
-from adapters.v4a.paths import clean_path, parents
+from adapters.v4a.paths import clean_path, folded, parents
 from adapters.v4a.rewriter import rewrite
 from adapters.v4a.text import shorten
 
@@ -94,8 +94,7 @@ def plan(
     expected = [(clean_path(path), version) for path, version in (expected_versions or {}).items()]
     if sum(map(len, names)) + sum(len(path) for path, _ in expected) > limits.max_name_bytes:
         raise TooCostly("max_name_bytes", limits.max_name_bytes, "the names of its files are too long together")
-    for path in names:
-        _refuse_protected(path, protect)
+    _refuse_protected(names, protect)
     for path in [*names, *(path for path, _ in expected)]:
         _check_on_disk(path, view)
     _check_versions(expected, view)
@@ -117,17 +116,21 @@ def _clean_names(patch: Patch, limits: Limits) -> list[str]:
     return list(names)
 
 
-def _refuse_protected(path: str, protect: Sequence[str]) -> None:
-    for name in protect:
-        clean = clean_path(name)
-        if path == clean or path.startswith(clean + "/") or clean.startswith(path + "/"):
-            raise PatchError(
-                "UNAUTHORIZED",
-                f"path `{shorten(path)}` is refused: `{clean}` is protected by the operator in this workspace. "
-                "Leave it out of the patch.",
-                path=path,
-                protected=clean,
-            )
+def _refuse_protected(names: Sequence[str], protect: Sequence[str]) -> None:
+    """By folded names, since the file system may not tell case: a name that is refused for nothing is the lesser evil,
+    and git takes none that reads as `.git` either."""
+    guarded = [(clean, folded(clean)) for clean in map(clean_path, protect)]
+    for path in names:
+        name = folded(path)
+        for clean, guard in guarded:
+            if name == guard or name.startswith(guard + "/") or guard.startswith(name + "/"):
+                raise PatchError(
+                    "UNAUTHORIZED",
+                    f"path `{shorten(path)}` is refused: `{clean}` is protected by the operator in this workspace, in "
+                    "upper and lower case. Leave it out of the patch.",
+                    path=path,
+                    protected=clean,
+                )
 
 
 def _check_on_disk(path: str, view: FileView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 
 from adapters.v4a.errors import PatchError
@@ -50,3 +51,13 @@ def parents(path: str) -> Iterator[str]:
     while cut >= 0:
         yield path[:cut]
         cut = path.find("/", cut + 1)
+
+
+def folded(path: str) -> str:
+    """One text for all spellings that a file system may take for the same name: without case and composition (ext4 and
+    APFS where so set up, vfat, NTFS), characters that some ignore (HFS+, ext4), and the trailing dots and spaces that
+    vfat drops. For comparing with names that must not be reached; never the name of a file."""
+    if not path.isascii():
+        plain = unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())
+        path = "".join([char for char in plain if unicodedata.category(char) != "Cf"])
+    return "/".join([part.rstrip(". ") or part for part in path.casefold().split("/")])

@@ -22,9 +22,10 @@ def update(path: str, *lines: str) -> str:
     return patch(f"*** Update File: {path}", *lines)
 
 
-def applied(files: dict[str, str | bytes], text: str) -> dict[str, str]:
+def applied(files: dict[str, str | bytes], text: str, **arguments: Any) -> dict[str, str]:
     view = view_of(files)
-    return {path: data.decode("utf-8", "surrogateescape") for path, data in view.after(plan(text, view)).items()}
+    after = view.after(plan(text, view, **arguments))
+    return {path: data.decode("utf-8", "surrogateescape") for path, data in after.items()}
 
 
 def view_of(files: dict[str, str | bytes]) -> MemoryView:
@@ -186,6 +187,20 @@ def test_a_protected_name_is_refused_at_below_and_above_it(name: str) -> None:
         error = refusal(files, text, protect=protect)
         assert (error.code, error.details["path"]) == ("UNAUTHORIZED", name.replace("./", ""))
     assert applied(files, update(".git/HEAD", "@@", "-x", "+y"))[".git/HEAD"] == "y\n"
+
+
+@pytest.mark.covers("BOX-7")
+@pytest.mark.parametrize(
+    "name",
+    [".GIT/hooks/x", ".git/Hooks", ".gIT", ".g\u200cit/config", ".git./hooks/x", ".git /hooks/x", ".git/config.",
+     "stra\u00dfe/x", "STRASSE", "cafe\u0301/x", "CAF\u00c9"],
+)  # fmt: skip
+def test_a_protected_name_is_refused_in_every_spelling_that_some_file_system_takes_for_it(name: str) -> None:
+    protect = (".git/hooks", ".git/config", "Strasse", "caf\u00e9")
+    error = refusal({}, patch(f"*** Add File: {name}", "+x"), protect=protect)
+    assert (error.code, error.details["path"]) == ("UNAUTHORIZED", name)
+    for other in (".git/HEAD", ".gitignore", "git/hooks", "hooks", ".git.d/x", "cafe", "..."):
+        assert applied({}, patch(f"*** Add File: {other}", "+x"), protect=protect) == {other: "x\n"}
 
 
 def test_a_refusal_says_where_the_longest_beginning_is_and_what_differs() -> None:
