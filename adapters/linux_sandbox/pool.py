@@ -31,8 +31,8 @@ REFUSED_S = 30.0
 Maker = Callable[[KnownPlan], Awaitable[WaitingSandbox | None]]
 
 
-class _Use:
-    """Of one plan: `starts`, by the clock; `refused_at`: when none could be made; `waiting`, oldest first."""
+class PlanUse:
+    """Of one plan: `starts`, by the loop's clock; `refused_at`: when none could be made; `waiting`: oldest first."""
 
     def __init__(self, known: KnownPlan) -> None:
         self.known = known
@@ -54,7 +54,7 @@ class SandboxPool:
 
     def __init__(self, bound: int, make: Maker) -> None:
         self._bound, self._make = bound, make
-        self._uses: dict[tuple[str, bool], _Use] = {}
+        self._uses: dict[tuple[str, bool], PlanUse] = {}
         self._starting = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -78,23 +78,28 @@ class SandboxPool:
                 self._quiet.set()
 
     def take(self, known: KnownPlan, helper: HelperClient) -> WaitingSandbox | None:
-        """One that waits for a command of this very plan, made by this very helper; it is the caller's now. The use is
-        noted: one more may be made once the command is under way."""
+        """One that waits for a command of this very plan, made by this very helper; it is the caller's now."""
+        use = self.want(known, helper)
+        if use is None or not use.waiting:
+            return None
+        found = use.waiting.pop()
+        found.claim()
+        return found
+
+    def want(self, known: KnownPlan, helper: HelperClient) -> PlanUse | None:
+        """Notes a use of the plan, and ends what waits for another one of the same workspace, or is not this helper's.
+        None where nothing waits for such plans ever."""
         if self._bound == 0 or known.terms.sandbox == "off" or self._closed:
             return None
         use = self._uses.get(known.key)
         if use is None or use.known is not known:
             if use is not None:
                 self._discard(use, use.waiting)
-            use = self._uses[known.key] = _Use(known)
+            use = self._uses[known.key] = PlanUse(known)
         use.starts.append(_now())
         self._expire_later()
         self._discard(use, [sandbox for sandbox in use.waiting if sandbox.helper is not helper])
-        if not use.waiting:
-            return None
-        found = use.waiting.pop()
-        found.claim()
-        return found
+        return use
 
     def refill(self) -> None:
         """Makes what is wanted, soon; after a start, and after a command's end."""
@@ -130,7 +135,7 @@ class SandboxPool:
             if self._again:
                 self.refill()
 
-    async def _make_one(self, use: _Use) -> None:
+    async def _make_one(self, use: PlanUse) -> None:
         made = await self._make(use.known)
         if made is None:
             use.refused_at = _now()
@@ -141,7 +146,7 @@ class SandboxPool:
         made.watch(lambda: self._discard(use, [made]))
         use.waiting.append(made)
 
-    def _most_wanted(self) -> _Use | None:
+    def _most_wanted(self) -> PlanUse | None:
         """The plan used last of those that lack one, if there is room or another plan gives way."""
         now = _now()
         lacking = [use for use in self._uses.values() if len(use.waiting) < use.wanted(now)]
@@ -163,7 +168,7 @@ class SandboxPool:
         for use in self._uses.values():
             self._discard(use, [sandbox for sandbox in use.waiting if unwanted(sandbox)])
 
-    def _discard(self, use: _Use, unwanted: list[WaitingSandbox]) -> None:
+    def _discard(self, use: PlanUse, unwanted: list[WaitingSandbox]) -> None:
         for sandbox in list(unwanted):
             if sandbox in use.waiting:
                 use.waiting.remove(sandbox)

@@ -10,6 +10,15 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from tests.adapters.linux_sandbox.prepared import PreparedLauncher
+
+FROM_NOTHING, PREPARED = "from nothing", "prepared"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that says `BOTH_WAYS = True` has its commands without a pool, and with a waiting sandbox for each."""
+    if getattr(metafunc.module, "BOTH_WAYS", False) and "launcher" in metafunc.fixturenames:
+        metafunc.parametrize("launcher", [FROM_NOTHING, PREPARED], indirect=True)
 
 
 @pytest.fixture
@@ -20,8 +29,9 @@ def workspace() -> Iterator[str]:
 
 
 @pytest.fixture
-async def launcher() -> AsyncIterator[LinuxSandboxLauncher]:
-    made = LinuxSandboxLauncher()
+async def launcher(request: pytest.FixtureRequest) -> AsyncIterator[LinuxSandboxLauncher]:
+    """Without a pool, unless the parameter says `prepared`."""
+    made = PreparedLauncher() if getattr(request, "param", None) == PREPARED else LinuxSandboxLauncher()
     await made.start()
     yield made
     await made.close()

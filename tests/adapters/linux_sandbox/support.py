@@ -11,7 +11,7 @@ from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.api import Isolation, WorkspaceTerms
 from runner.ports import LaunchRequest, ManagedExit, ManagedProcess
 
-BOUND_S = 15.0
+BOUND_S = 30.0
 """No wait of a test is longer. Only a bound: nothing is asserted about time."""
 
 

@@ -13,6 +13,7 @@ from runner.ports import LaunchFailed
 from tests.adapters.linux_sandbox.support import run, start, terms
 
 pytestmark = pytest.mark.covers("PROC-8")
+BOTH_WAYS = True
 SIZES = [None, (24, 80)]
 
 

@@ -16,6 +16,7 @@ from runner.ports import LaunchFailed
 from tests.adapters.linux_sandbox.support import shell, start, terms
 
 pytestmark = pytest.mark.covers("BOX-6", "BOX-7")
+BOTH_WAYS = True
 
 
 async def test_a_link_at_a_mount_target_inside_the_workspace_is_refused(

@@ -9,6 +9,7 @@ from runner.api import Limits
 from tests.adapters.linux_sandbox.support import run, shell, terms
 
 pytestmark = pytest.mark.covers("BOX-8", "BOX-6")
+BOTH_WAYS = True
 SMALL = Limits(memory_mb=32)
 FILL = """
 import os, sys

@@ -13,6 +13,8 @@ from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.ports import LaunchFailed, SandboxUnavailable
 from tests.adapters.linux_sandbox.support import BOUND_S, finish, read_until, run, shell, start, terms
 
+BOTH_WAYS = True
+
 
 @pytest.mark.covers("BOX-1", "PROC-6")
 @pytest.mark.parametrize("code", [0, 1, 7, 125, 255])

@@ -16,6 +16,7 @@ from runner.ports import ManagedExit
 from tests.adapters.linux_sandbox.support import BOUND_S, terms
 
 pytestmark = pytest.mark.covers("PROC-6", "BOX-5")
+BOTH_WAYS = True
 PLAN = build_plan(terms("/workspaces/one"), look_up(), Abilities())
 FINE = b'{"code":0,"signal":null,"cpu_ms":1}\n'
 

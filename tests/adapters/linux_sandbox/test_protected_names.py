@@ -17,6 +17,7 @@ from tests.adapters.linux_sandbox.support import finish, read_until, shell, star
 PROTECT = (".git/hooks", ".git/config")
 GIT = "git -c user.name=a -c user.email=a@example.org -c init.defaultBranch=main"
 pytestmark = pytest.mark.covers("BOX-7")
+BOTH_WAYS = True
 
 
 async def prepare(launcher: LinuxSandboxLauncher, workspace: str) -> None:
