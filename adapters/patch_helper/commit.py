@@ -70,6 +70,8 @@ class Commit:
         self._steps = steps
         self._defaults = defaults
         self._made: dict[str, int] = {}
+        self._at: str | None = None
+        """What is being written, for the message of a failure."""
 
     def run(self, operation_id: str, plan: Plan, expected_versions: Mapping[str, str]) -> None:
         """Applies `plan`. `expected_versions`: by clean path.
@@ -91,6 +93,7 @@ class Commit:
             ) from error
         try:
             for entry in intent.entries:
+                self._at = entry.path
                 if entry.new is not None:
                     self._write(entry, targets[entry.path], kept.get(entry.path))
             self._compare_expected(expected_versions)
@@ -211,14 +214,17 @@ class Commit:
         touched = {self._tree.directory(entry.at): entry.at for entry in intent.entries}
         deletes = [entry for entry in intent.entries if entry.action == "delete"]
         for entry in deletes:
+            self._at = entry.path
             at = self._tree.directory(entry.at)
             self._steps.move(at, split(entry.path)[1], at, entry.temp)
             self._compare_displaced(entry)
         for directory in intent.directories:
+            self._at = directory
             self._make_directory(directory)
             parent = split(directory)[0]
             touched |= {self._parent(directory): parent, self._made[directory]: directory}
         for entry in intent.entries:
+            self._at = entry.path
             at = self._tree.directory(entry.at)
             name = split(entry.path)[1]
             if entry.action == "replace":
@@ -229,6 +235,7 @@ class Commit:
                     self._steps.move(at, entry.temp, self._parent(entry.path), name)
                 except FileExistsError:
                     raise _conflict(entry.path, ABSENT, "present") from None
+        self._at = None
         for descriptor, name in touched.items():
             self._steps.fsync(descriptor, f"directory {name or '.'}")
 
@@ -296,9 +303,11 @@ class Commit:
         what = os.strerror(number or 0)
         if number == errno.EINVAL:
             what = "the file system cannot exchange two names (RENAME_EXCHANGE)"
+        where = "it" if self._at is None else shorten(self._at)
         return PatchError(
             "FILE_OPERATION_FAILED",
-            f"the patch failed while it was being written: {what}. {told}",
+            f"the patch failed while {where} was being written: {what}. {told}",
+            path=self._at,
             errno=errno.errorcode.get(number or 0, "unknown"),
             status=outcome,
         )

@@ -283,9 +283,10 @@ def test_a_read_only_directory_stops_the_patch_whole() -> None:
             text = patch(*update("a", "@@", "-1", "+2"), *update("locked/b", "@@", "-1", "+2"), "*** Add File: x/y")
             error = apply_here(made, text)
             assert error is not None
-            return error.code, error.details["status"], error.details["errno"]
+            assert "while locked/b was being written: Permission denied. Nothing was changed." in error.message
+            return error.details["path"], error.details["status"], error.details["errno"]
 
-        assert run_as(ORDINARY_UID, body) == ("FILE_OPERATION_FAILED", "failed_rolled_back", "EACCES")
+        assert run_as(ORDINARY_UID, body) == ("locked/b", "failed_rolled_back", "EACCES")
         assert snapshot(made.root) == before
 
 
