@@ -16,7 +16,7 @@ import mcp.types as types
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.plain_answers import call_result, read_body, replayed, send_json
+from gateway.http.plain_answers import accepts_json, call_result, read_body, replayed, send_json
 from gateway.mcp.server import ToolServer
 
 VERSION = "2026-07-28"
@@ -106,7 +106,7 @@ def _plain_headers(scope: Scope) -> str | None:
             found[name] = value
         elif name.startswith(b"mcp-param-"):
             return None
-    if found.keys() != _ONCE or b"application/json" not in found[b"accept"]:
+    if found.keys() != _ONCE or not accepts_json(found[b"accept"]):
         return None
     if any(found[name] != value for name, value in _FIXED.items()):
         return None

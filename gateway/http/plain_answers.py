@@ -12,6 +12,8 @@ from starlette.types import Message, Receive, Send
 
 from gateway.errors import ToolError
 
+_USUAL = frozenset({b"application/json, text/event-stream", b"application/json"})
+
 
 def call_result(answer: str | ToolError) -> bytes:
     """The members of a `CallToolResult`: the structured result, which is JSON text already, and the same as text, or
@@ -32,6 +34,13 @@ async def send_json(send: Send, status: int, body: bytes, headers: Sequence[tupl
     plain = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json"), *headers]
     await send({"type": "http.response.start", "status": status, "headers": plain})
     await send({"type": "http.response.body", "body": body})
+
+
+def accepts_json(accept: bytes) -> bool:
+    """Whether an Accept header names JSON itself; whoever takes it by a wildcard is no usual client."""
+    if accept in _USUAL:
+        return True
+    return any(kind.split(b";")[0].strip() == b"application/json" for kind in accept.split(b","))
 
 
 async def read_body(receive: Receive) -> list[Message]:

@@ -19,10 +19,11 @@ import anyio
 import mcp.types as types
 from mcp.server.streamable_http import REQUEST_CANCELLED, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.plain_answers import call_result, read_body, replayed, send_json
+from gateway.http.plain_answers import accepts_json, call_result, read_body, replayed, send_json
 from gateway.mcp.server import ToolServer
 
 VERSION = "2025-11-25"
@@ -183,15 +184,16 @@ def _plain_headers(scope: Scope) -> bool:
             if name in found:
                 return False
             found[name] = value
-    if found.keys() != _ONCE or b"application/json" not in found[b"accept"]:
+    if found.keys() != _ONCE or not accepts_json(found[b"accept"]):
         return False
     return all(found[name] == value for name, value in _FIXED.items())
 
 
 def _parse(body: bytes) -> dict[str, Any]:
-    """Empty for what is no object."""
+    """Empty for what is no object. Read as the SDK reads it in this era: UTF-8 alone, no half of a surrogate pair, and
+    not nested more deeply than it takes."""
     try:
-        request = json.loads(body)
-    except (ValueError, RecursionError):
+        request = from_json(body)
+    except ValueError:
         return {}
     return request if type(request) is dict else {}

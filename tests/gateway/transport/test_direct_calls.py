@@ -37,7 +37,9 @@ class Ways:
         return await _ask(self.ours, method, body, headers), await _ask(self.sdk, method, body, headers)
 
 
-async def _ask(client: httpx2.AsyncClient, method: str, body: bytes, headers: dict[str, str]) -> Answer:
+async def _ask(
+    client: httpx2.AsyncClient, method: str, body: bytes, headers: dict[str, str] | list[tuple[str, str]]
+) -> Answer:
     reply = await client.request(method, "/mcp", content=body, headers=headers)
     kind = reply.headers.get("content-type", "")
     return reply.status_code, kind, reply.json() if kind == "application/json" else reply.text
