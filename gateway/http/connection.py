@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Literal
+from typing import Literal, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,8 +19,50 @@ from uvicorn.server import ServerState
 from gateway.http.limits import Deadlines, Room
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\nconnection: close\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""As uvicorn writes it; it goes before any answer."""
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 Phase = Literal["silent", "head", "body", "idle"]
+
+
+class HeadWithBody:
+    """What one request's answer is written to: a transport that keeps the first thing back until the next, or until the
+    end of this turn of the loop.
+
+    uvicorn writes an answer's head and its body one after the other, and uvloop hands each to the kernel at once: the
+    client would wake twice, and the first time for nothing.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._first = True
+        self._kept = b""
+
+    def write(self, data: bytes) -> None:
+        if self._first and data != _CONTINUE:
+            self._first = False
+            self._kept = data
+            self._loop.call_soon(self._flush)
+            return
+        if not self._kept:
+            self._transport.write(data)
+            return
+        kept, self._kept = self._kept, b""
+        self._transport.writelines((kept, data))
+
+    def _flush(self) -> None:
+        """A body that comes later, as in a stream of events, keeps no head waiting."""
+        kept, self._kept = self._kept, b""
+        if kept:
+            self._transport.write(kept)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -91,7 +133,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._phase = "body"
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self.cycle.transport = cast(asyncio.Transport, HeadWithBody(self.transport, self.loop))
 
     def on_message_complete(self) -> None:
         self._phase = "idle"
