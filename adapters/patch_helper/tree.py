@@ -133,6 +133,8 @@ class Tree:
                     parent, name = split(step)
                     try:
                         self._directories[step] = os.open(name, _DIRECTORY, dir_fd=self._directories[parent])
+                    except NotADirectoryError as error:
+                        _no_directory(step, self._directories[parent], error)
                     except OSError as error:
                         failed(step, error)
         return self._directories[path]
@@ -211,6 +213,17 @@ def failed(path: str, error: OSError) -> NoReturn:
         path=path or ".",
         errno=name,
     ) from error
+
+
+def _no_directory(path: str, parent: int, error: OSError) -> NoReturn:
+    """With O_DIRECTORY, open(2) says ENOTDIR of a link as well."""
+    try:
+        is_link = stat.S_ISLNK(os.stat(split(path)[1], dir_fd=parent, follow_symlinks=False).st_mode)
+    except OSError:
+        is_link = False
+    if is_link:
+        raise PatchError("SYMLINK_REJECTED", f"{shorten(path)} became a symbolic link.", path=path) from error
+    raise PatchError("PATH_NOT_DIRECTORY", f"{shorten(path)} is no directory any more.", path=path) from error
 
 
 def _check_keepable(path: str, kept: Attributes) -> None:
