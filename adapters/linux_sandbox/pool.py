@@ -155,7 +155,10 @@ class SandboxPool:
         chosen = max(lacking, key=lambda use: use.starts[-1])
         if self.waiting < self._bound:
             return chosen
-        yielding = [use for use in self._uses.values() if use.waiting and now - use.starts[-1] >= YIELD_S]
+        latest = min(chosen.starts[-1], now - YIELD_S)
+        yielding = [
+            use for use in self._uses.values() if use.waiting and use.starts[-1] <= latest and use is not chosen
+        ]
         if not yielding:
             return None
         oldest = min(yielding, key=lambda use: use.starts[-1])
@@ -184,10 +187,13 @@ class SandboxPool:
     def _expire_later(self) -> None:
         if self._expiry is None and self._uses and not self._closed:
             first = min(use.starts[-1] for use in self._uses.values())
-            self._expiry = asyncio.get_running_loop().call_at(first + IDLE_S, self._expire)
+            self._expiry = asyncio.get_running_loop().call_at(first + IDLE_S, self.expire)
 
-    def _expire(self) -> None:
-        self._expiry = None
+    def expire(self) -> None:
+        """Ends what waits for plans that nobody used for IDLE_S."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         now = _now()
         for key, use in list(self._uses.items()):
             if now - use.starts[-1] >= IDLE_S:
