@@ -23,21 +23,35 @@ class WatchState:
     resyncs: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Follower:
+    root: str
+    task: asyncio.Task[None]
+
+
 class WatchHints:
-    """One subscription a workspace root, started at most once and retried on a later use if it could not start."""
+    """One subscription a workspace, started at most once a root and retried on a later use if it could not start."""
 
     def __init__(self, backend: WatchBackend | None, log: Log) -> None:
         self._backend, self._log = backend, log
-        self._followers: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._followers: dict[str, _Follower] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._states: dict[str, WatchState] = {}
 
     def touch(self, workspace: WorkspaceRef) -> None:
         """Called on every read, find and patch. Returns at once."""
-        key = (workspace.workspace_id, workspace.root)
-        if self._backend is None or key in self._followers:
+        workspace_id, root = workspace.workspace_id, workspace.root
+        before = self._followers.get(workspace_id)
+        if self._backend is None or (before is not None and before.root == root):
             return
-        follower = asyncio.get_running_loop().create_task(self._follow(self._backend, *key), name=f"watch {key[0]}")
-        self._followers[key] = follower
+        if before is not None:
+            before.task.cancel()  # the workspace has another root by now
+        task = asyncio.get_running_loop().create_task(
+            self._follow(self._backend, workspace_id, root), name=f"watch {workspace_id}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._followers[workspace_id] = _Follower(root, task)
 
     def state(self, workspace_id: str) -> WatchState | None:
         """None until the watch has said something."""
@@ -45,10 +59,11 @@ class WatchHints:
 
     async def close(self) -> None:
         """Idempotent."""
-        followers, self._followers = list(self._followers.values()), {}
-        for follower in followers:
-            follower.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
+        self._followers.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._backend is not None:
             await self._backend.close()
 
@@ -64,4 +79,6 @@ class WatchHints:
             raise
         except Exception as error:  # noqa: BLE001 - a hint that cannot be had is no reason to fail a request
             self._log("watch_failed", level="warning", workspace_id=workspace_id, error=repr(error))
-        self._followers.pop((workspace_id, root), None)
+        follower = self._followers.get(workspace_id)
+        if follower is not None and follower.task is asyncio.current_task():
+            del self._followers[workspace_id]

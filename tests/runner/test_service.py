@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,12 +11,14 @@ import pytest
 
 from runner.api import (
     ErrorCode,
+    FindFiles,
     ListProcesses,
     ReadFile,
     RunnerError,
     StartProcess,
     TerminateProcess,
     TerminateWorkspace,
+    WorkspaceRef,
 )
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, SandboxUnavailable, WatchEvent
 from runner.processes.table import FINISHED_TTL_S, MAX_FINISHED
@@ -311,6 +314,22 @@ async def test_the_first_read_starts_the_watch_and_the_second_does_not(leak_chec
         state = service.watch_hints.state("demo")
         assert state is not None
         assert (state.epoch, state.seq, state.resyncs) == (3, 7, 1)
+
+
+@pytest.mark.covers("WATCH-1")
+async def test_a_workspace_whose_root_changes_and_changes_back_is_watched_there_each_time(leak_check: None) -> None:
+    watch = FakeWatch()
+    service = make_service(FakeLauncher(), watch=watch)
+    async with serving(service) as rig, asyncio.timeout(30):
+        await asyncio.to_thread(os.mkdir, f"{rig.root}/inner")
+        for root in (rig.root, f"{rig.root}/inner", rig.root):
+            watch.spoken.clear()
+            await rig.runner.find_files(FindFiles(workspace=WorkspaceRef(workspace_id="demo", root=root), pattern="*"))
+            await watch.spoken.wait()
+        assert watch.started == [("demo", rig.root), ("demo", f"{rig.root}/inner"), ("demo", rig.root)]
+        state = service.watch_hints.state("demo")
+        assert state is not None
+        assert state.resyncs == 3
 
 
 @pytest.mark.covers("WATCH-3")
