@@ -29,6 +29,8 @@ FILE_THREADS = 4
 """Hashing and walks run here, so that no large file delays output."""
 THREADS_OF_ONE_WORKSPACE = FILE_THREADS // 2
 """So that reads of large files in one workspace leave threads to the others."""
+SEARCHES_OF_ONE_WORKSPACE = 1
+"""Of the two that its adapter runs at once, each of which may take its whole time bound."""
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
@@ -41,6 +43,7 @@ class Files:
         self._watch = watch
         self._pool = started_pool(FILE_THREADS, "runner-files")
         self._turns: dict[str, asyncio.Semaphore] = {}
+        self._search_turns: dict[str, asyncio.Semaphore] = {}
         self._closed = False
 
     async def read_file(self, environment: Environment, request: ReadFile) -> FileContent:
@@ -56,8 +59,11 @@ class Files:
     async def grep_files(self, environment: Environment, request: GrepFiles) -> GrepPage:
         if environment.search is None:
             raise unavailable("grep", "install ripgrep (the program rg) beside the runner or on its PATH")
+        workspace_id = request.workspace.workspace_id
+        turn = self._search_turns.setdefault(workspace_id, asyncio.Semaphore(SEARCHES_OF_ONE_WORKSPACE))
         try:
-            page = await environment.search.grep_files(request)
+            async with turn:
+                page = await environment.search.grep_files(request)
         except (MemoryError, RuntimeError, OSError) as error:
             raise _told(error) from error
         self._watch.touch(request.workspace)

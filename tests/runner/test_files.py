@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
-from runner.api import EnvironmentSupport, FileContent, FindFiles, FindPage, ReadFile, WorkspaceRef
+from runner.api import (
+    EnvironmentSupport,
+    FileContent,
+    FindFiles,
+    FindPage,
+    GrepFiles,
+    GrepPage,
+    ReadFile,
+    WorkspaceRef,
+)
 from runner.files import FILE_THREADS, Files
 from runner.watch import WatchHints
 from runner.workspace import Environment
@@ -98,3 +108,39 @@ async def test_a_cancelled_read_keeps_its_turn_until_its_thread_is_free(files: F
     held.gate.set()
     async with asyncio.timeout(BOUND_S):
         await files.read_file(place, ReadFile(workspace=ref("busy"), path="small"))
+
+
+class HeldSearch:
+    """Searches of the workspace `busy` wait for the gate; two run at once."""
+
+    available = True
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.started = asyncio.Event()
+        self._places = asyncio.Semaphore(2)
+
+    async def grep_files(self, request: GrepFiles) -> GrepPage:
+        async with self._places:
+            if request.workspace.workspace_id == "busy":
+                self.started.set()
+                await self.gate.wait()
+        return GrepPage(matches=(), truncated=False)
+
+    async def close(self) -> None:
+        self.gate.set()
+
+
+@pytest.mark.covers("FS-6")
+async def test_searches_that_take_long_leave_a_place_to_another_workspace(files: Files, held: HeldFileSystem) -> None:
+    search = HeldSearch()
+    place = replace(environment(held), search=search)
+    busy = [
+        asyncio.create_task(files.grep_files(place, GrepFiles(workspace=ref("busy"), pattern="x"))) for _ in range(4)
+    ]
+    async with asyncio.timeout(BOUND_S):
+        await search.started.wait()
+        busy.pop().cancel()  # one that waits for its turn takes none along
+        assert (await files.grep_files(place, GrepFiles(workspace=ref("other"), pattern="x"))).matches == ()
+        search.gate.set()
+        assert len(await asyncio.gather(*busy)) == 3
