@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-/usr/bin/python3}
 packages=(python3 python3-venv python3-dev gcc libc6-dev libcap-dev)
-programs=(bubblewrap ca-certificates curl git make procps)
+programs=(bubblewrap ca-certificates curl git make procps strace)
 case "${1:-}" in
   "") ;;
   --with-tests) packages+=("${programs[@]}") ;;
