@@ -92,7 +92,11 @@ class RipgrepSearch:
         programs = Programs()
         self._active.add(programs)
         try:
-            job = self._requests.submit(self._grep, self._program, request, programs)
+            try:
+                job = self._requests.submit(self._grep, self._program, request, programs)
+            except BaseException:
+                programs.stop()  # as below, where a batch gets no thread
+                raise
             done = asyncio.wrap_future(job)
             try:
                 return await asyncio.shield(done)
@@ -218,7 +222,14 @@ class _Search:
             batch = next(batches, None)
             if batch is None:
                 break
-            self._ahead.append((batch, self._readers.submit(self._search, batch)))
+            try:
+                job = self._readers.submit(self._search, batch)
+            except BaseException:
+                # Without a thread for it the job still waits in the pool: it must find the search over.
+                self._programs.stop()
+                batch.close()
+                raise
+            self._ahead.append((batch, job))
         return bool(self._ahead)
 
     def _entries(self) -> Iterator[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +169,32 @@ async def test_a_search_leaves_no_descriptor_and_no_child(searched: Searched) ->
     with contextlib.suppress(RunnerError):
         await searched.grep("a(")
     assert left_over(before, holdings()) == []
+
+
+@pytest.mark.covers("FS-6")
+@pytest.mark.parametrize("pool", ["rg_0", "rg_1", "grep"])
+async def test_a_search_that_gets_no_thread_leaves_no_descriptor_and_nothing_to_do(
+    searched: Searched, make_search: MakeSearch, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """The kernel's refusal of just this thread cannot be had: it would refuse the program before."""
+    for number in range(20):
+        searched.put(str(number), "needle\n" + FILLER)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(pool):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    searched.search = make_search(max_batch_files=5)
+    before = holdings()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await searched.grep("needle")
+    root = str(searched.root)
+    assert [line for line in left_over(before, holdings()) if root in line and not line.endswith(root)] == []
+    assert len(await searched.hits("needle")) == 20
 
 
 async def test_a_root_that_is_missing_is_an_error(searched: Searched) -> None:
