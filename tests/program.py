@@ -20,7 +20,7 @@ from tests.gateway.transport.serving import modern_call, request
 from tests.leaks import await_end_of, children_of
 
 ROOT = Path(__file__).resolve().parents[1]
-END_S = 10.0
+END_S = 30.0
 
 
 class Refused(Exception):
@@ -49,7 +49,7 @@ class Program:
     def workspace(self) -> Path:
         return self.folder / "workspace"
 
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Structured content of one tool call. Raises Refused for a tool error."""
         body, headers = modern_call(tool, arguments)
         result = request(self.folder / "mcp.sock", "POST", "/mcp", body, headers).json()["result"]
@@ -127,15 +127,16 @@ class Program:
 
 
 @contextmanager
-def running_program(**workspace: Any) -> Iterator[Program]:
-    """A ready program with one workspace, `demo`; keyword arguments are its registry entry's. Killed at the end."""
+def running_program(*more: str, **workspace: Any) -> Iterator[Program]:
+    """A ready program with one workspace, `demo`; keyword arguments are its registry entry's, `more` the command
+    line's. Killed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="cs"))
     for name in ("workspace", "tmp", "data"):
         (folder / name).mkdir(mode=0o700)
     entry = {"root": str(folder / "workspace"), "profile": "workspace-write", **workspace}
     (folder / "registry.json").write_text(json.dumps({"workspaces": {"demo": entry}}))
     command = [sys.executable, "-m", "gateway", "serve", "--registry", str(folder / "registry.json")]
-    command += ["--socket", str(folder / "mcp.sock"), "--data-dir", str(folder / "data")]
+    command += ["--socket", str(folder / "mcp.sock"), "--data-dir", str(folder / "data"), *more]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CODESPACE_")}
     environment["TMPDIR"] = str(folder / "tmp")
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)

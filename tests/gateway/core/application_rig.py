@@ -20,7 +20,7 @@ WRITE: dict[str, object] = {"profile": "workspace-write"}
 
 
 async def soon(awaitable: Awaitable[Any]) -> Any:
-    return await asyncio.wait_for(awaitable, 5)
+    return await asyncio.wait_for(awaitable, 30)
 
 
 class Core:
