@@ -21,7 +21,7 @@ TITLE = "memory"
 COMMANDS = 8
 SLEEP = ("/bin/sleep", "600")
 SETTLE_S = 30.0
-POOL = "PREPARED"
+POOL = "PREPARED_SANDBOXES"
 """The setting of how many sandboxes may wait."""
 REST_MB, PREPARED_MB, RUNNING_MB = 200, 3, 1
 _MIB = 1024
@@ -129,14 +129,15 @@ async def _running(caller: Caller, workspace_ids: list[str], programs: Programs)
 
 async def _waiting() -> float:
     """MiB for each sandbox that waits after a command, in an appliance of its own."""
-    with appliance(1) as served, raw_http(served.unix) as caller:
+    with appliance(1) as served:
         programs = Programs(served.pid)
         settled(programs.ours_kib)
         before = programs.ours_kib()
         (workspace_id,) = served.roots
-        for _ in range(COMMANDS):
-            answer = await caller.call("exec_command", {"workspace_id": workspace_id, "command": ["/bin/true"]})
-            await caller.call("process_status", {"process_id": answer["process_id"], "wait_ms": 60_000})
+        with raw_http(served.unix) as caller:
+            for _ in range(COMMANDS):
+                answer = await caller.call("exec_command", {"workspace_id": workspace_id, "command": ["/bin/true"]})
+                await caller.call("process_status", {"process_id": answer["process_id"], "wait_ms": 60_000})
         settled(programs.first_processes)
         waiting = len(programs.first_processes())
         if not waiting:
