@@ -1,7 +1,8 @@
 """Fixtures and rules that all tests share: kernel features, leaks, blocking calls on the event loop.
 
 A test that needs a kernel feature says `@pytest.mark.kernel("name")`; where it is missing the test is skipped with the
-reason, and with CI set that skip is a failure, as is any other skip of a test so marked (or marked `engine`).
+reason, and with CI set that skip is a failure, as is any other skip of a test so marked (or marked `engine` or
+`browser`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
     features = {feature for mark in item.iter_markers("kernel") for feature in mark.args}
-    needs_more = item.get_closest_marker("engine") is not None or features - OPTIONAL
+    marked = any(item.get_closest_marker(name) is not None for name in ("engine", "browser"))
+    needs_more = marked or features - OPTIONAL
     if IN_CI and report.skipped and needs_more and not hasattr(report, "wasxfail") and not missing_optional(features):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where what it needs must be there: {report.longrepr}"

@@ -30,7 +30,7 @@ BEAT_S = 15.0
 RETRY_MS = 1_000
 GAP_S = 0.2
 """Between two changes that are told: what happens at once is told once."""
-OUTPUT_GAP_S = 0.1
+OUTPUT_GAP_S = 0.2
 OUTPUT_BYTES = 64 * 1024
 TAIL_BYTES = 128 * 1024
 """Of what was written before the page was opened."""

@@ -13,7 +13,7 @@ const here = () => document.body;
 const byId = (id) => document.getElementById(id);
 
 // --- the page -------------------------------------------------------------------------------------------------------
-const state = { fetching: false, again: false, asked: 0, turn: 0 };
+const state = { path: location.pathname, fetching: false, again: false, turn: 0 };
 
 /** Fetches a document; resolves to {status, page, url}. Parsing is the browser's own: no text becomes markup here. */
 function load(method, url, body) {
@@ -128,7 +128,10 @@ document.addEventListener("submit", async (event) => {
       return;
     }
     const moved = answer.status < 400 && there.pathname !== location.pathname;
-    if (moved && there.pathname !== "/console/login") history.pushState(null, "", there.pathname);
+    if (moved && there.pathname !== "/console/login") {
+      history.pushState(null, "", there.pathname);
+      state.path = there.pathname;
+    }
     show(answer);
     if (moved) byId("main").focus();
     if (answer.status < 400) form.closest("details")?.removeAttribute("open");
@@ -142,7 +145,9 @@ document.addEventListener("submit", async (event) => {
     form.removeAttribute("data-submitted");
   }
 });
-window.addEventListener("popstate", () => location.reload());
+window.addEventListener("popstate", () => {
+  if (location.pathname !== state.path) location.reload(); // and not for a step within the page
+});
 
 // --- the connection -------------------------------------------------------------------------------------------------
 const line = { stream: null, watch: 0, retry: 0, tries: 0, output: null, lostAt: null };

@@ -21,7 +21,8 @@ function keptForms(node) {
 
 /** Whether something was typed or chosen in this form that the page did not come with. */
 export function dirty(form) {
-  return [...form.elements].some((field) => {
+  // What was sent and refused comes back with the page, and is no less typed for that.
+  return form.hasAttribute("data-typed") || [...form.elements].some((field) => {
     if (field.type === "hidden" || field.tagName === "BUTTON") return false;
     return field.tagName === "SELECT" ? isTouched(field) : field.value !== field.defaultValue;
   });

@@ -1,16 +1,17 @@
 // The output of one command as it comes: runs of text with style classes, the newest kept, the oldest dropped.
 
-const MOST_CHARS = 512 * 1024;
-const MOST_NODES = 6000;
+const MOST_CHARS = 256 * 1024;
+const BLOCK_CHARS = 4 * 1024;
+const BLOCK_RUNS = 200;
+const MOST_LINE_CHARS = 64 * 1024; // a line that is longer is broken
 
 export class Output {
   constructor(pane, note, follow) {
     this.pane = pane;
     this.note = note;
     this.follow = follow;
-    this.chars = 0;
-    this.dropped = false;
     this.atEnd = true;
+    this.clear();
     pane.addEventListener("scroll", () => {
       this.atEnd = pane.scrollHeight - pane.scrollTop - pane.clientHeight < 24;
       follow.hidden = this.atEnd;
@@ -21,15 +22,18 @@ export class Output {
     });
   }
 
+  clear() {
+    this.pane.replaceChildren();
+    this.block = null;
+    this.chars = this.filled = this.runs = 0;
+    this.whole = this.dropped = false;
+  }
+
   take(piece) {
-    if (piece.reset) {
-      this.pane.replaceChildren();
-      this.chars = 0;
-      this.dropped = false;
-    }
-    if (piece.skipped) this.add(`⋯ ${piece.skipped.toLocaleString()} bytes are not shown ⋯\n`, "skipped");
-    for (const [text, classes] of piece.runs) this.add(text, classes);
-    while (this.pane.childNodes.length > 1 && (this.chars > MOST_CHARS || this.pane.childNodes.length > MOST_NODES)) {
+    if (piece.reset) this.clear();
+    if (piece.skipped) this.add(`⋯ ${piece.skipped.toLocaleString("en")} bytes are not shown ⋯\n`, "skipped");
+    for (const [text, classes] of piece.runs) this.addLines(text, classes);
+    while (this.chars > MOST_CHARS && this.pane.firstChild !== this.block) {
       this.chars -= this.pane.firstChild.textContent.length;
       this.pane.firstChild.remove();
       this.dropped = true;
@@ -38,11 +42,33 @@ export class Output {
     if (this.atEnd) this.pane.scrollTop = this.pane.scrollHeight;
   }
 
+  // A block holds whole lines, so that a browser lays out what is new and in sight, and not all of it each time.
+  addLines(text, classes) {
+    let rest = text;
+    while (rest.length > BLOCK_CHARS) {
+      const end = rest.lastIndexOf("\n", BLOCK_CHARS);
+      const cut = end < 0 ? BLOCK_CHARS : end + 1;
+      this.add(rest.slice(0, cut), classes);
+      rest = rest.slice(cut);
+    }
+    if (rest) this.add(rest, classes);
+  }
+
   add(text, classes) {
+    const full = this.filled > BLOCK_CHARS || this.runs > BLOCK_RUNS;
+    if (!this.block || (full && this.whole) || this.filled > MOST_LINE_CHARS) {
+      this.block = document.createElement("span");
+      this.block.className = "lines";
+      this.filled = this.runs = 0;
+      this.pane.append(this.block);
+    }
     const span = document.createElement("span");
     if (classes) span.className = classes;
     span.textContent = text;
-    this.pane.append(span);
+    this.block.append(span);
+    this.whole = text.endsWith("\n");
+    this.filled += text.length;
+    this.runs += 1;
     this.chars += text.length;
   }
 
