@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Literal, cast
 
 import uvicorn
@@ -23,6 +24,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """As uvicorn writes it; it goes before any answer."""
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 Phase = Literal["silent", "head", "body", "idle"]
+WHEN_LOST = "codespace.when_lost"
+"""Where in a scope's state a request finds a set of functions that are called if its connection is lost."""
 
 
 class HeadWithBody:
@@ -69,7 +72,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """`room`: where it takes a place, or is cut off at once. It is left when the connection is lost."""
 
     def __init__(self, room: Room, deadlines: Deadlines, config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
+        self._when_lost: set[Callable[[], object]] = set()
+        super().__init__(config, state, {WHEN_LOST: self._when_lost})
         self.room = room
         self.entered = False
         self._deadlines = deadlines
@@ -102,6 +106,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.entered:
             self.entered = False
             self.room.leave()
+        for call in list(self._when_lost):
+            call()
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:

@@ -8,6 +8,7 @@ the same answers. The older era has a short way of its own, `session_calls`. Ref
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ import mcp.types as types
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.http.connection import WHEN_LOST
 from gateway.http.plain_answers import accepts_json, call_result, read_body, replayed, send_json
 from gateway.mcp.server import ToolServer
 
@@ -27,7 +29,8 @@ _ENVELOPE: Mapping[str, type[BaseModel]] = {
 }
 _REQUIRED = frozenset({_VERSION_KEY, "io.modelcontextprotocol/clientCapabilities"})
 _ONCE = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"content-type", b"accept"})
-_FIXED = {b"mcp-protocol-version": VERSION.encode(), b"mcp-method": b"tools/call", b"content-type": b"application/json"}
+_OF_THIS_ERA = (b"mcp-protocol-version", VERSION.encode())
+_FIXED = {_OF_THIS_ERA[0]: _OF_THIS_ERA[1], b"mcp-method": b"tools/call", b"content-type": b"application/json"}
 
 
 class DirectCalls:
@@ -41,6 +44,29 @@ class DirectCalls:
         self._accepted: dict[str, Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        when_lost = scope.get("state", {}).get(WHEN_LOST)
+        if when_lost is None or _OF_THIS_ERA not in scope["headers"]:
+            await self._serve(scope, receive, send)
+            return
+        # In this era closing the connection is the cancellation. What a call has begun goes on all the same.
+        task, left = asyncio.current_task(), False
+        assert task is not None
+
+        def leave() -> None:
+            nonlocal left
+            left = True
+            task.cancel()
+
+        when_lost.add(leave)
+        try:
+            await self._serve(scope, receive, send)
+        except asyncio.CancelledError:
+            if not left:  # the server goes down
+                raise
+        finally:
+            when_lost.discard(leave)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _plain_headers(scope)
         if name is None:
             await self._sdk(scope, receive, send)

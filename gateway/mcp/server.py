@@ -7,6 +7,7 @@ requests arrive (`gateway.http`, `gateway.mcp.stdio`), what a tool does (`gatewa
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import time
@@ -74,6 +75,7 @@ class ToolServer:
         self._metrics = metrics
         self._log = log
         self._local_peer = local_peer
+        self._changes: set[asyncio.Task[BaseModel]] = set()
         self.on_sdk_call: Callable[[Request, str], None] | None = None
         """Told of each call over HTTP that comes through the SDK, with the protocol version of its session."""
         self.sdk: Server[Any] = Server(
@@ -119,7 +121,7 @@ class ToolServer:
         code = "OK"
         with structlog.contextvars.bound_contextvars(peer=peer, tool=tool.name):
             try:
-                return pack(await tool.run(self._application, arguments))
+                return pack(await self._run(tool, arguments))
             except ToolError as error:
                 code = error.code.value
                 return error
@@ -130,6 +132,24 @@ class ToolServer:
                 return wrapped
             finally:
                 self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
+
+    async def _run(self, tool: Tool[Any], arguments: Mapping[str, Any] | None) -> BaseModel:
+        if tool.hints.read_only:
+            return await tool.run(self._application, arguments)
+        # A caller that goes away takes along neither the end of what it began to change nor the audit line of it.
+        task = asyncio.get_running_loop().create_task(tool.run(self._application, arguments), name=tool.name)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._unheard)
+            raise
+
+    def _unheard(self, task: asyncio.Task[BaseModel]) -> None:
+        """Nobody waits for this call any more: a fault of ours is said here or nowhere."""
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ToolError):
+            self._log.error("tool_failed", tool=task.get_name(), exc_info=error)
 
     def _tell(self, context: Context) -> None:
         if self.on_sdk_call is not None and isinstance(context.request, Request):

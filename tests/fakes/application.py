@@ -59,7 +59,8 @@ ALL_TOOLS = FIRST_TOOLS | {
 class FakeApplication(Application):
     """`files`: path to text of the one workspace, `demo`. `calls`: every call that came through, by tool.
 
-    `gate`: while clear, `read_process` with a wait does not answer, and `waiting` is set. `close` opens it.
+    `gate`: while clear, `read_process` with a wait does not answer, and `waiting` is set; and `cancelled`,
+    should the call be cancelled. `close` opens it.
     """
 
     def __init__(self, files: Mapping[str, str] | None = None, *, tools: frozenset[str] = FIRST_TOOLS) -> None:
@@ -68,6 +69,7 @@ class FakeApplication(Application):
         self.calls: list[tuple[str, object]] = []
         self.gate = asyncio.Event()
         self.waiting = asyncio.Event()
+        self.cancelled = asyncio.Event()
         self.ready = Readiness(ready=True)
         self.exposure: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self.reloads = 0
@@ -217,7 +219,11 @@ class FakeApplication(Application):
         self._called("read_process", request)
         if request.wait_ms:
             self.waiting.set()
-            await self.gate.wait()
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
         return api.ProcessOutput(
             process_id=request.process_id,
             cursor=3,

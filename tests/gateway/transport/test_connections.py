@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -15,7 +16,8 @@ import pytest
 from gateway.appliance import Endpoints
 from gateway.http.limits import MOST_CONNECTIONS, RESERVED_DESCRIPTORS, Deadlines, Shares, shares_of
 from gateway.http.listen import bind_tcp
-from tests.gateway.transport.serving import WAIT_S, Serving, modern_call, serve
+from tests.fakes.application import FakeApplication
+from tests.gateway.transport.serving import WAIT_S, Reply, Serving, modern_call, serve
 
 TCP = {"http": "127.0.0.1:0"}
 KINDS = ("tcp", "unix")
@@ -135,20 +137,62 @@ async def test_dripping_bytes_wins_no_time(opened: Endpoints, kind: str) -> None
 @pytest.mark.parametrize("opened", [TCP], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_reads_no_answer_is_cut_off(opened: Endpoints, kind: str) -> None:
-    async with serve(opened, deadlines=only(unread_s=0)) as serving:
-        body, headers = modern_call("workspace_info", {})
+    # Large answers: what the kernel takes for a peer that does not read is soon full.
+    application = FakeApplication({"hello.txt": "x" * 500_000})
+    async with serve(opened, application=application, deadlines=only(unread_s=0)) as serving:
+        body, headers = modern_call("read", {"workspace_id": "demo", "path": "hello.txt"})
         lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
         one = f"POST /mcp HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
         reader, writer = await connect(serving, kind)
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(6 * WAIT_S):
                 while refused(serving, "slow") == 0:
-                    writer.write(one * 20)
+                    writer.write(one)
                     await asyncio.wait({asyncio.ensure_future(writer.drain())}, timeout=0.01)
         finally:
             writer.transport.abort()
         await left(serving)
+
+
+@pytest.mark.covers("NETIF-1", "PROC-7")
+@pytest.mark.parametrize("opened", [TCP], indirect=True)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "*/*"], ids=["short way", "SDK"])
+async def test_a_call_of_2026_is_cancelled_by_closing_its_connection(opened: Endpoints, kind: str, accept: str) -> None:
+    """Else whoever hangs up on long polls piles them up, until the runner takes no more."""
+    body, headers = modern_call("read_process", {"process_id": "p", "wait_ms": 60_000})
+    said = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "Accept": accept}.items())
+    async with serve(opened) as serving:
+        async with stalled(serving, kind, HEAD + said.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+            await asyncio.wait_for(serving.application.waiting.wait(), WAIT_S)
+        await asyncio.wait_for(serving.application.cancelled.wait(), WAIT_S)
+        await left(serving)
+        assert (await serving.call("workspace_info", {})).status == 200
+        assert not [line for line in serving.log.getvalue().splitlines() if '"level": "error"' in line]
+
+
+@pytest.mark.covers("NETIF-1")
+async def test_a_call_of_2025_outlives_its_connection(opened: Endpoints) -> None:
+    """There a lost connection is no cancellation: a client says notifications/cancelled."""
+    async with serve(opened) as serving:
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+        async def post(message: dict[str, Any]) -> Reply:
+            return await serving.request(serving.unix, "POST", "/mcp", json.dumps(message).encode(), headers)
+
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+        begun = await post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about})
+        headers |= {"Mcp-Session-Id": begun.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
+        assert (await post({"jsonrpc": "2.0", "method": "notifications/initialized"})).status == 202
+        params = {"name": "read_process", "arguments": {"process_id": "p", "wait_ms": 60_000}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        said = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        async with stalled(serving, "unix", HEAD + said + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+            await asyncio.wait_for(serving.application.waiting.wait(), WAIT_S)
+        await left(serving)
+        assert (await serving.call("workspace_info", {})).status == 200
+        assert not serving.application.cancelled.is_set()
 
 
 @pytest.mark.covers("PROC-4")

@@ -155,6 +155,8 @@ UNUSUAL: dict[str, Callable[[Call], Call]] = {
     "another content type": _header(Content_Type="text/plain"),
     "a content type with a charset": _header(Content_Type="application/json; charset=utf-8"),
     "accepts only html": _header(Accept="text/html"),
+    "accepts what only begins like json": _header(Accept="application/jsonx"),
+    "accepts what only ends like json": _header(Accept="text/application/json"),
     "accepts anything": _header(Accept="*/*"),
     "not json": lambda call: replace(call, raw=b"{not json"),
     "nothing": lambda call: replace(call, raw=b""),

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,58 @@ async def test_an_unexpected_fault_shows_an_id_and_the_log_has_the_rest(
     assert logged["error_id"] == error["details"]["error_id"]
     assert "/srv/secret/place" in logged["exception"]
     assert (logged["peer"], logged["tool"]) == ("here", "find")
+
+
+# --- callers that go away ---------------------------------------------------------------------------------------------
+CHANGING = sorted(tool.name for tool in CATALOGUE if not tool.hints.read_only)
+
+
+@pytest.mark.covers("NETIF-3", "APPR-6")
+@pytest.mark.parametrize("name", CHANGING)
+async def test_a_change_is_seen_to_its_end_whoever_stops_waiting(
+    name: str, server: ToolServer, application: FakeApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after the change itself, such as the audit line and the erasure of a denied request, is part of it."""
+    begun, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    tool = BY_NAME[name]
+
+    async def slow(app: Any, arguments: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        answer = await tool.call(app, arguments)
+        ended.set()
+        return answer
+
+    monkeypatch.setitem(server._tools, name, replace(tool, call=slow))
+    calling = asyncio.ensure_future(server.direct(name, GOOD[name], None))
+    await asyncio.wait_for(begun.wait(), 30)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert not application.calls
+    go_on.set()
+    await asyncio.wait_for(ended.wait(), 30)
+    assert len(application.calls) == 1
+
+
+async def test_a_fault_of_a_call_that_nobody_waits_for_is_logged(
+    server: ToolServer, application: FakeApplication, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def broken(app: Any, arguments: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        raise RuntimeError("inside")
+
+    monkeypatch.setitem(server._tools, "work_open", replace(BY_NAME["work_open"], call=broken))
+    calling = asyncio.ensure_future(server.direct("work_open", GOOD["work_open"], None))
+    await asyncio.wait_for(begun.wait(), 30)
+    calling.cancel()
+    await asyncio.wait({calling})
+    go_on.set()
+    async with asyncio.timeout(30):
+        while not (faults := [line for line in lines(log) if line["event"] == "tool_failed"]):
+            await asyncio.to_thread(os.sched_yield)
+    assert faults[0]["tool"] == "work_open"
+    assert "inside" in faults[0]["exception"]
