@@ -89,12 +89,18 @@ class Process:
         self._managed = managed
         self._isolation = _with_deadline(managed.isolation, self._timeout_s)
         self._pump = OutputPump(self._loop, managed.output_fd, self._ring, self._scratch, self._wake)
-        self._pump.start()
-        if managed.stdin_fd is not None:
-            self._input = InputWriter(self._loop, managed.stdin_fd)
+        # Before anything that may fail: whatever does, the command is reaped and said to be over.
+        self._supervisor = self._loop.create_task(self._supervise(managed), name=f"supervise {self.process_id}")
         if self._timeout_s:
             self._timers.append(self._loop.call_later(self._timeout_s, self._end, Cause.TIMEOUT))
-        self._supervisor = self._loop.create_task(self._supervise(managed), name=f"supervise {self.process_id}")
+        try:
+            self._pump.start()
+            if managed.stdin_fd is not None:
+                self._input = InputWriter(self._loop, managed.stdin_fd)
+        except (OSError, MemoryError) as error:
+            # epoll_ctl(2): ENOMEM, ENOSPC. A command whose output nobody takes would wait for ever.
+            self._log("pipes_failed", level="error", process_id=self.process_id, error=repr(error))
+            managed.kill()
         if self._killed:
             managed.kill()
         elif self._cause is not None:

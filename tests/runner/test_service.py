@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from runner.api import (
+    CommandExit,
     ErrorCode,
     FindFiles,
     ListProcesses,
@@ -20,7 +22,14 @@ from runner.api import (
     TerminateWorkspace,
     WorkspaceRef,
 )
-from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, SandboxUnavailable, WatchEvent
+from runner.ports import (
+    LaunchFailed,
+    LaunchRequest,
+    LaunchUncertain,
+    ManagedProcess,
+    SandboxUnavailable,
+    WatchEvent,
+)
 from runner.processes.table import FINISHED_TTL_S, MAX_FINISHED
 from runner.service import RunnerService
 from tests.contract.rig import RecordingLog, Rig, make_service, workspace
@@ -267,6 +276,26 @@ async def test_hundreds_of_commands_leave_no_descriptor_and_no_child(leak_check:
             for process_id in ids:
                 await rig.exited(process_id)
         assert len(rig.events) == 240
+
+
+class _UnpollableLauncher(FakeLauncher):
+    """Its commands' output ends are regular files, which epoll refuses, as it may refuse any for want of memory."""
+
+    async def launch(self, request: LaunchRequest) -> ManagedProcess:
+        managed = await super().launch(request)
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), managed.output_fd, inheritable=False)
+        return managed
+
+
+@pytest.mark.covers("PROC-9", "LEASE-2")
+async def test_a_command_whose_output_cannot_be_taken_is_killed_and_said_to_be_over(leak_check: None) -> None:
+    log = RecordingLog()
+    async with serving(make_service(_UnpollableLauncher(), log=log)) as rig:
+        process_id = await rig.start("sleep", "1000")
+        assert (await rig.exited(process_id)).command_exit == CommandExit(signal="SIGKILL")
+        assert [event.process_id for event in rig.events] == [process_id]
+        assert "pipes_failed" in dict(log.lines)
 
 
 # --- the watch --------------------------------------------------------------------------------------------------------
