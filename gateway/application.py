@@ -42,6 +42,7 @@ from gateway.locks import DirectoryLock
 from gateway.ports import Audit, RunnerLink
 from gateway.registry import Registry
 from gateway.store.approvals import ApprovalStore, State
+from gateway.store.counts import state_counts
 from gateway.store.database import Database, StoreFailed
 from gateway.store.ledger import Ledger
 from gateway.store.migrations import MIGRATIONS
@@ -216,6 +217,10 @@ class Application:
         """Commands that run now; for metrics."""
         return self._services.processes.running()
 
+    def ended_processes(self) -> dict[str, int]:
+        """Commands that ended since the start, by termination or `lost` with their runner; for metrics."""
+        return dict(self._services.processes.ended)
+
     async def network_decisions(self) -> tuple[api.NetworkDecisions, ...]:
         """What the egress proxy decided since the present runner started; for metrics. Empty where no runner says so in
         time, since a scrape must not wait for one."""
@@ -226,10 +231,10 @@ class Application:
             return ()
 
     async def stored_counts(self) -> dict[tuple[str, str], int]:
-        """Holds, works and instructions by (table, state); empty where the store cannot be read. For metrics."""
+        """Operations, holds, works and instructions (`intents`) by (name, state); empty where the store cannot be read.
+        For metrics."""
         try:
-            holds = await self._holds.counts()
-            return {("holds", state): count for state, count in holds.items()} | await self._works.counts()
+            return await state_counts(self._database)
         except StoreFailed:
             return {}
 

@@ -18,24 +18,22 @@ from gateway.ports import AuditRecord
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class _Decisions(Collector):
+class _Elsewhere(Collector):
     """Counted elsewhere: a runner that is replaced starts at zero, which scrapers take for what it is."""
 
-    def __init__(self) -> None:
-        self.counts: dict[tuple[str, str], int] = {}
+    def __init__(self, name: str, about: str, labels: tuple[str, ...]) -> None:
+        self._name, self._about, self._labels = name, about, labels
+        self.counts: dict[tuple[str, ...], int] = {}
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "codespace_network_decisions",
-            "Decisions of the egress proxy by way and outcome.",
-            labels=("via", "outcome"),
-        )
-        for (via, outcome), count in sorted(self.counts.items()):
-            family.add_metric((via, outcome), count)
+        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
+        for values, count in sorted(self.counts.items()):
+            family.add_metric(values, count)
         yield family
 
 
 _STORED = {
+    "operations": "Recorded patches by status; `running` before they have one.",
     "holds": "Holds by state.",
     "works": "Works by state.",
     "intents": "Instructions by state.",
@@ -81,13 +79,19 @@ class Metrics:
             buckets=_BUCKETS_S,
         )
         self._stored = {
-            table: Gauge(f"codespace_{table}", about, ("state",), registry=self._registry)
-            for table, about in _STORED.items()
+            name: Gauge(f"codespace_{name}", about, ("state",), registry=self._registry)
+            for name, about in _STORED.items()
         }
         self._running = Gauge("codespace_running_processes", "Commands that run now.", registry=self._registry)
         self._ready = Gauge("codespace_ready", "1 while /readyz would answer 200.", registry=self._registry)
-        self._network = _Decisions()
-        self._registry.register(self._network)
+        self._network = _Elsewhere(
+            "codespace_network_decisions", "Decisions of the egress proxy by way and outcome.", ("via", "outcome")
+        )
+        self._ended = _Elsewhere(
+            "codespace_ended_processes", "Commands that are over, by termination or lost.", ("termination",)
+        )
+        for collector in (self._network, self._ended):
+            self._registry.register(collector)
         self._children: dict[tuple[str, str], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
@@ -113,20 +117,24 @@ class Metrics:
             self._starts.observe(record.seconds)
 
     def stored(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Rows of the store by (table, state) at the moment of a scrape; tables: holds, works, intents."""
+        """Rows of the store by (name, state) at the moment of a scrape; names: operations, holds, works, intents."""
         for gauge in self._stored.values():
             gauge.clear()
-        for (table, state), count in counts.items():
-            self._stored[table].labels(state).set(count)
+        for (name, state), count in counts.items():
+            self._stored[name].labels(state).set(count)
 
     def state(self, *, running_processes: int, ready: bool) -> None:
         """As it is at the moment of a scrape."""
         self._running.set(running_processes)
         self._ready.set(ready)
 
+    def ended(self, counts: Mapping[str, int]) -> None:
+        """Commands that ended since the start, by how."""
+        self._ended.counts = {(how,): count for how, count in counts.items()}
+
     def network(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Decisions of the egress proxy by (via, decision), as its runner counted them at the moment of a scrape."""
-        self._network.counts = dict(counts)
+        self._network.counts = dict(counts.items())
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

@@ -7,7 +7,7 @@ comes and goes.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from gateway.registry import Workspace
@@ -34,6 +34,8 @@ class ProcessDirectory:
         self._records: dict[str, ProcessRecord] = {}
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._finished_kept = finished_kept
+        self.ended: Counter[str] = Counter()
+        """Commands that are over, by how they ended; those that ran when their runner was lost are `lost`."""
 
     def begin(self, process_id: str, workspace: Workspace, instance_id: str) -> ProcessRecord:
         record = ProcessRecord(process_id, workspace, instance_id)
@@ -43,12 +45,13 @@ class ProcessDirectory:
     def get(self, process_id: str) -> ProcessRecord | None:
         return self._records.get(process_id)
 
-    def finish(self, process_id: str) -> None:
+    def finish(self, process_id: str, termination: str) -> None:
         """The command is over; its output can still be read. Idempotent."""
         record = self._records.get(process_id)
         if record is None or not record.running:
             return
         record.running = False
+        self.ended[termination] += 1
         self._finished[process_id] = None
         while len(self._finished) > self._finished_kept:
             oldest, _ = self._finished.popitem(last=False)
@@ -63,6 +66,7 @@ class ProcessDirectory:
         """The runner is lost, and its handles with it."""
         for process_id in [p for p, record in self._records.items() if record.instance_id == instance_id]:
             self._records[process_id].dispatched.set()
+            self.ended["lost"] += self._records[process_id].running
             self.forget(process_id)
 
     def running(self) -> int:

@@ -100,6 +100,7 @@ class HttpApp:
     async def _metrics_text(self, request: Request) -> Response:
         readiness = await self._application.readiness()
         self._metrics.state(running_processes=self._application.running_processes(), ready=readiness.ready)
+        self._metrics.ended(self._application.ended_processes())
         decisions = await self._application.network_decisions()
         self._metrics.stored(await self._application.stored_counts())
         self._metrics.network({(made.via, made.decision): made.count for made in decisions})

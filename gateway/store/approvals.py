@@ -146,11 +146,6 @@ class ApprovalStore:
             values += states
         return await self._database.read(lambda c: _all(c, where, tuple(values), limit))
 
-    async def counts(self) -> dict[State, int]:
-        """Holds by state; for metrics."""
-        query = "SELECT state, count(*) AS n FROM approvals GROUP BY state"
-        return await self._database.read(lambda c: {row["state"]: row["n"] for row in c.execute(query).fetchall()})
-
     async def _step(self, approval_id: str, step: Step, columns: Mapping[str, str | None]) -> bool:
         before, after = NEXT[step]
         sets = {"state": after, **columns}

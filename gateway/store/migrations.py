@@ -5,6 +5,7 @@ Refuses to know: queries. Read by `application`, which opens the database.
 
 from __future__ import annotations
 
+from gateway.store.counts import COUNTED, counting
 from gateway.store.database import Migration
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -123,6 +124,20 @@ MIGRATIONS: tuple[Migration, ...] = (
             ) STRICT
             """,
             "CREATE INDEX operations_of_workspace ON operations (workspace_id)",
+        ),
+    ),
+    Migration(
+        "0005_state_counts",
+        (
+            """
+            CREATE TABLE state_counts (
+                name  TEXT NOT NULL,
+                state TEXT NOT NULL,
+                count INTEGER NOT NULL,
+                PRIMARY KEY (name, state)
+            ) STRICT
+            """,
+            *(statement for name in COUNTED for statement in counting(name)),
         ),
     ),
 )

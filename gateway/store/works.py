@@ -287,18 +287,6 @@ class WorkStore:
 
         return await self._database.write(job)
 
-    async def counts(self) -> dict[tuple[str, str], int]:
-        """Works and intents by table and state; for metrics."""
-
-        def job(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
-            found: dict[tuple[str, str], int] = {}
-            for table in ("works", "intents"):
-                for row in connection.execute(f"SELECT state, count(*) AS n FROM {table} GROUP BY state").fetchall():
-                    found[(table, row["state"])] = row["n"]
-            return found
-
-        return await self._database.read(job)
-
     async def _change(
         self, intent_id: str, step: IntentStep, revision: int, body: str | None, delivery: Delivery | None
     ) -> IntentAnswer:

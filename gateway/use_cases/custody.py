@@ -26,7 +26,7 @@ class Custody:
         self._recovery.runner_changed()
 
     def process_exited(self, instance_id: str, event: ProcessExited) -> None:
-        self._services.processes.finish(event.process_id)
+        self._services.processes.finish(event.process_id, event.termination)
         self._services.release(event.process_id)
 
     def runner_lost(self, instance_id: str) -> None:

@@ -15,7 +15,7 @@ from gateway.errors import Code, ToolError
 from gateway.ports import AuditRecord
 from gateway.registry import Workspace
 from gateway.request_keys import check_key, fingerprint
-from gateway.store.approvals import ApprovalStore, HeldTool, Hold, State, TooManyHolds
+from gateway.store.approvals import ApprovalStore, HeldTool, Hold, TooManyHolds
 from gateway.use_cases.patching import PatchRequest, check_request, stored
 from gateway.use_cases.services import Services
 from runner import api
@@ -108,10 +108,6 @@ class Holds:
             details={"workspace_id": call.workspace_id, "tool": call.tool, "state": hold.state},
             approval_id=hold.approval_id,
         )
-
-    async def counts(self) -> dict[State, int]:
-        """Holds by state. Raises `StoreFailed`."""
-        return await self._store.counts()
 
     async def open(self, call: HeldCall) -> Hold:
         """The live hold of this request, or a new one. Raises `ToolError` APPROVAL_CONFLICT (`too_many`),

@@ -175,10 +175,6 @@ class Works:
         self._audit("inbox_stop", workspace_id, work_id=work_id, intent_id=notice.intent_id)
         return StopAnswer(killed=killed, intent=notice)
 
-    async def counts(self) -> dict[tuple[str, str], int]:
-        """Works and instructions by (table, state). Raises `StoreFailed`, and no `ToolError`."""
-        return await self._store.counts()
-
     # --- inside -------------------------------------------------------------------------------------------------------
     async def _changed(self, tool: str, intent_id: str, change: Callable[[], Awaitable[IntentAnswer]]) -> IntentAnswer:
         await self._find_intent(intent_id)

@@ -263,10 +263,13 @@ class FakeApplication(Application):
         return api.ProcessTerminating(process_id=request.process_id, state="running")
 
     async def stored_counts(self) -> dict[tuple[str, str], int]:
-        return {("holds", "pending"): 2, ("works", "active"): 1, ("intents", "queued"): 4}
+        return {("operations", "applied"): 5, ("holds", "pending"): 2, ("works", "active"): 1, ("intents", "queued"): 4}
 
     def running_processes(self) -> int:
         return sum(tool == "exec_command" for tool, _ in self.calls)
+
+    def ended_processes(self) -> dict[str, int]:
+        return {"exited": 6, "lost": 1}
 
     async def network_decisions(self) -> tuple[api.NetworkDecisions, ...]:
         return (api.NetworkDecisions(via="connect", decision="refused", count=3),)

@@ -314,6 +314,8 @@ async def test_the_metrics_count_calls_by_tool_and_code(opened: Endpoints) -> No
     assert 'codespace_refused_requests_total{reason="host"} 1.0' in text
     assert "codespace_running_processes 1.0" in text
     assert 'codespace_network_decisions_total{outcome="refused",via="connect"} 3.0' in text
+    assert 'codespace_ended_processes_total{termination="lost"} 1.0' in text
+    assert 'codespace_operations{state="applied"} 5.0' in text
     for line in ('holds{state="pending"} 2.0', 'works{state="active"} 1.0', 'intents{state="queued"} 4.0'):
         assert f"codespace_{line}" in text
     assert "codespace_ready 1.0" in text
