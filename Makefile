@@ -35,6 +35,7 @@ lint: programs ## ruff, import contracts, boundaries
 	@.venv/bin/lint-imports --no-logo
 	@$(PY) tools/check_boundaries.py
 	@$(PY) tools/seccomp_profile.py --check
+	@$(PY) tools/console_palette.py --check
 
 types: programs ## mypy --strict over packages and tests
 	@$(PY) -m mypy

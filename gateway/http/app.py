@@ -18,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.application import Application
 from gateway.http.console.console import Console
 from gateway.http.direct_calls import DirectCalls
-from gateway.http.door import CONSOLE_PREFIX, CONSOLE_ROOT, MAX_BODY_BYTES
+from gateway.http.door import MAX_BODY_BYTES, is_console
 from gateway.http.inbox import Inbox
 from gateway.http.session_calls import SessionCalls
 from gateway.logging import SESSION_ENDED
@@ -65,7 +65,7 @@ class HttpApp:
             await self._mcp(scope, receive, send)
         elif scope["path"].startswith("/inbox/"):
             await self._inbox.asgi(scope, receive, send)
-        elif scope["path"] == CONSOLE_ROOT or scope["path"].startswith(CONSOLE_PREFIX):
+        elif is_console(scope["path"]):
             await self._console.asgi(scope, receive, send)
         else:
             await self._rest(scope, receive, send)

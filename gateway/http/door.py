@@ -22,9 +22,6 @@ DISCARDED_BYTES = MAX_BODY_BYTES
 """Of a body over the limit, read and thrown away before the answer: a peer that is cut off while it writes sees a
 broken connection and not the reason."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-CONSOLE_ROOT = "/"
-CONSOLE_PREFIX = "/console/"
-"""The console asks by itself, since a browser sends no Authorization header; it finds what to ask for in the scope."""
 GATE = "codespace.gate"
 """Where in the scope the listener's `Gate` is."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -111,7 +108,11 @@ class Door:
                 continue
             shown = ascii(origin.decode("latin-1")[:100])
             return "origin", 403, f"Origin {shown} may not call; the operator may add it to CODESPACE_ALLOW_HOSTS", []
-        if self._gate.needed and not _asks_itself(scope["path"]) and not self._shows_token(authorizations):
+        if (
+            self._gate.needed
+            and not (scope["path"] in OPEN_PATHS or is_console(scope["path"]))
+            and not self._shows_token(authorizations)
+        ):
             challenge = b'Bearer realm="codespace"' + (b', error="invalid_token"' if authorizations else b"")
             text = "the bearer token is not the right one" if authorizations else "a bearer token is needed"
             if len(authorizations) > 1:  # which of them counts, a proxy before us may see otherwise
@@ -176,8 +177,9 @@ _TOO_LARGE = f"the request body is over {MAX_BODY_BYTES} bytes; send less at onc
 _CLOSING = "the server is shutting down; what was called may have had its effect: look before you repeat it"
 
 
-def _asks_itself(path: str) -> bool:
-    return path in OPEN_PATHS or path == CONSOLE_ROOT or path.startswith(CONSOLE_PREFIX)
+def is_console(path: str) -> bool:
+    """The console asks by itself, since a browser sends no Authorization header; what to ask for is in the scope."""
+    return path in ("/", "/console") or path.startswith("/console/")
 
 
 async def _discard(receive: Receive) -> None:

@@ -132,6 +132,26 @@ def test_a_person_logs_in_once_and_out_again(served: Appliance, visit: Visit) ->
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
+def test_a_connection_that_says_nothing_any_more_is_taken_for_lost_and_tried_again(
+    served: Appliance, visit: Visit
+) -> None:
+    tab = visit(None)
+    page = tab.page
+    page.clock.install()
+    tab.open("/")
+    page.clock.pause_at(page.evaluate("() => Date.now() + 1000"))
+    # A server that hangs: its streams stay open and silent.
+    page.route("**/console/events*", lambda route: None)
+    page.clock.run_for(41_000)
+    expect(page.locator("#connection")).to_have_text("connection lost")
+    page.unroute("**/console/events*")
+    for _ in range(3):
+        page.clock.run_for(41_000)
+    page.clock.resume()
+    tab.is_live()
+    expect(page.locator("#lost")).to_be_hidden()
+
+
 @pytest.mark.covers("NETIF-2")
 def test_a_lost_connection_is_said_and_comes_back_by_itself_and_another_token_ends_the_session(
     browser: Browser,

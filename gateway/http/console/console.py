@@ -71,6 +71,7 @@ class Console:
         self._answers = Answers(application, version)
         self._streams = Streams()
         routes = [
+            Route("/console", self._guarded(self._root), methods=["GET"]),
             Route("/console/static/{build}/{name}", self._static, methods=["GET"]),
             Route(LOGIN, self._login_page, methods=["GET"]),
             Route(LOGIN, self._login, methods=["POST"]),
@@ -192,6 +193,9 @@ class Console:
         return response
 
     # --- pages --------------------------------------------------------------------------------------------------------
+    async def _root(self, request: Request, visitor: Visitor) -> Response:
+        return RedirectResponse("/", 303, HEADERS)
+
     async def _page(self, page: Page, request: Request, visitor: Visitor) -> Response:
         return await self._answers.page(visitor, page, _asked(request))
 

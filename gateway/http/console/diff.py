@@ -51,7 +51,7 @@ def part_of(patch: str, part: int) -> Part:
     """`part` outside of what there is becomes the nearest."""
     starts: list[list[Line]] = [[]]
     chars = added = removed = 0
-    for number, whole in enumerate(patch.split("\n"), 1):
+    for number, whole in enumerate(patch.removesuffix("\n").split("\n"), 1):
         kind = kind_of(whole)
         added += kind == "add"
         removed += kind == "remove"

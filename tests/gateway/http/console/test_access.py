@@ -34,6 +34,7 @@ async def test_nothing_is_shown_before_the_token_was(tmp_path: Path) -> None:
         await b.login()
         for path in PAGES:
             await b.get(path)
+        assert (await b.get("/console", 303)).headers["location"] == "/"
 
 
 @pytest.mark.covers("NETIF-2")

@@ -39,7 +39,7 @@ async def test_a_held_patch_is_shown_line_by_line_and_granted_once(tmp_path: Pat
         kinds = [
             (a["class"] or "").removeprefix("l ") for a in page.of("span") if (a.get("class") or "").startswith("l ")
         ]
-        assert kinds == ["file", "file", "mark", "remove", "add", "file", "same"]
+        assert kinds == ["file", "file", "mark", "remove", "add", "file"]
         for line in (*PATCH.splitlines(), *versions, *versions.values()):
             assert shown(line) in page.text
         whole = await b.get(f"{path}/request.txt")
