@@ -15,6 +15,7 @@ from types import ModuleType
 
 import benchmarks
 from benchmarks.measure import Kept, Options, keep, machine, read_kept, render
+from benchmarks.page import publish
 
 PROGRAMS = ("codex", "srt")
 
@@ -65,9 +66,9 @@ def main() -> int:
 
 
 def draw(kept: list[Kept]) -> None:
-    from benchmarks.pictures import publish  # matplotlib takes a second to load, and is needed here alone
+    from benchmarks.pictures import draw as picture  # matplotlib takes a second to load, and is needed here alone
 
-    for path in publish(kept):
+    for path in publish(kept, picture):
         print(f"written: {path}")
 
 

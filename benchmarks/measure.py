@@ -111,6 +111,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
+def shown(value: float) -> str:
+    """Three figures, or all before the point."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def render(table: Table) -> str:
     """For a terminal: one line a contender, then one a bound."""
     width = max(len(name) for name in table.samples)
