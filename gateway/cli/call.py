@@ -5,6 +5,7 @@ Refuses to know: what tools do. Never sends a call twice: a lost answer is said 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import sys
@@ -69,7 +70,9 @@ def call_tool(tool: str, arguments: dict[str, Any], socket: Path) -> dict[str, A
         except OSError as error:
             raise cannot_connect(socket, error) from None
         try:
-            connection.request("POST", "/mcp", body, request_headers("tools/call", params))
+            # An appliance that takes no more of it has answered why.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request("POST", "/mcp", body, request_headers("tools/call", params))
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:

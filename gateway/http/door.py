@@ -119,7 +119,9 @@ class Door:
                 text = "there is more than one Authorization header"
             return "token", 401, f"{text}; send Authorization: Bearer TOKEN", [(b"www-authenticate", challenge)]
         if length is not None and length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return "size", 413, _TOO_LARGE, [(b"connection", b"close")]
+            # On an open connection what is still on its way is taken and dropped, so that its sender sees the reason.
+            close = [(b"connection", b"close")] if int(length) > MAX_BODY_BYTES + DISCARDED_BYTES else []
+            return "size", 413, _TOO_LARGE, close
         return None
 
     def _note(self, scope: Scope, reason: str) -> None:

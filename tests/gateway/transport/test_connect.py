@@ -15,6 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from gateway.appliance import Endpoints
+from gateway.http.door import MAX_BODY_BYTES
 from tests.gateway.transport.serving import WAIT_S, Serving, serve, short_directory
 from tests.gateway.transport.test_stdio import INITIALIZED, MODERN, call, initialize
 
@@ -260,6 +261,19 @@ async def test_a_bad_call_is_bad_usage(opened: Endpoints, arguments: tuple[str, 
         assert (code, out) == (status, "")
         assert err.startswith("error: ")
         assert said in err
+        assert serving.application.calls == []
+
+
+@pytest.mark.parametrize("most", [MAX_BODY_BYTES, 4 * MAX_BODY_BYTES])
+async def test_a_call_that_is_too_large_is_refused_and_not_lost(opened: Endpoints, most: int) -> None:
+    sent = json.dumps({"workspace_id": "demo", "path": "x" * most}).encode()
+    async with serve(opened) as serving:
+        code, out, err = await run("call", "read", "-", "--socket", str(serving.unix), stdin=sent)
+        assert (code, out) == (1, "")
+        assert (
+            err
+            == f"error: the appliance refused: read: the request body is over {MAX_BODY_BYTES} bytes; send less at once\n"
+        )
         assert serving.application.calls == []
 
 

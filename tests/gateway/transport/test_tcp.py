@@ -269,6 +269,18 @@ async def test_a_body_over_the_limit_is_413_declared_or_not(opened: Endpoints) -
         assert (await serving.request(serving.unix, "POST", "/mcp", just, headers)).status == 200
 
 
+@pytest.mark.covers("NETIF-2")
+@pytest.mark.parametrize("opened", [TCP], indirect=True)
+async def test_who_sends_all_of_a_body_over_the_limit_can_read_the_reason(opened: Endpoints) -> None:
+    """Not a broken connection in the midst of writing: then nobody knows what became of the call."""
+    body, headers = modern_call("read", {"workspace_id": "demo", "path": "x" * (MAX_BODY_BYTES + 1_000_000)})
+    async with serve(opened) as serving:
+        for target in (serving.tcp, serving.unix):
+            for _ in range(3):
+                assert (await serving.request(target, "POST", "/mcp", body, headers)).status == 413
+        assert serving.application.calls == []
+
+
 @pytest.mark.covers("TOOL-2")
 async def test_a_malformed_request_is_a_protocol_error(opened: Endpoints) -> None:
     _, headers = modern_call("read", {})
