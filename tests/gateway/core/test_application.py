@@ -529,6 +529,7 @@ REFUSALS: dict[str, RunnerError] = {
 }
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.covers("LEASE-1", "LEASE-2")
 @given(steps=STEPS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -283,7 +283,7 @@ def test_links_in_a_circle_are_followed_to_no_end(place: Path) -> None:
 @pytest.mark.parametrize("package", ["gateway", "runner", "adapters", "sandbox_helper"])
 def test_no_root_holds_or_lies_in_the_code_that_runs_commands(place: Path, package: str) -> None:
     code = Path(importlib.util.find_spec(package).origin or "").parent  # type: ignore[union-attr]
-    inner = next(path for path in code.rglob("*") if path.is_dir())
+    inner = next((path for path in code.rglob("*") if path.is_dir()), code)  # on a fresh checkout there may be none
     own = Settings.load(socket=place / "s", data_dir=place / "data").guarded()
     for root in (code, inner, Path(sys.prefix), Path(sys.prefix, "lib")):
         registry = write_registry(place / "etc/r.json", {"w": {"root": str(root)}})
