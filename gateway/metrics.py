@@ -106,7 +106,8 @@ class Metrics:
         timer.observe(seconds)
 
     def request_refused(self, reason: str) -> None:
-        """`reason`: peer, host, origin, token, size, closing, connections (no place free) or slow."""
+        """`reason`: peer, host, origin, token, size, closing, connections (no place free), slow, form (of no session of
+        ours), throttle (of logins) or streams (no place free)."""
         self._refused.labels(reason).inc()
 
     def audited(self, record: AuditRecord) -> None:
