@@ -137,7 +137,7 @@ async def _perform(
         protect=workspace.protect,
     )
     try:
-        applied = await runner.apply_patch(patch)
+        applied = await services.performed(runner.apply_patch(patch))
     except RunnerError as error:
         raise await _failed(services, patching, workspace, lease, error) from None
     ending = Ending("applied", applied.files, applied.changes, applied.warnings)

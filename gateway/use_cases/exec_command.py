@@ -72,14 +72,13 @@ async def _dispatch(services: Services, gate: Gate, workspace: Workspace, call: 
     try:
         _check_count(services)
         began = time.perf_counter()
-        await runner.start_process(
-            api.StartProcess(
-                process_id=process_id,
-                terms=workspace.terms(),
-                argv=tuple(call.arguments["command"]),
-                tty=call.arguments["tty"],
-            )
+        start = api.StartProcess(
+            process_id=process_id,
+            terms=workspace.terms(),
+            argv=tuple(call.arguments["command"]),
+            tty=call.arguments["tty"],
         )
+        await services.performed(runner.start_process(start))
         return _dispatched(services, workspace, process_id, "confirmed", time.perf_counter() - began)
     except ToolError as refused:
         _never_started(services, workspace, process_id, refused)

@@ -121,12 +121,11 @@ class Recovery:
                 Code.RUNNER_UNAVAILABLE, "the runner that worked on this root is not proved dead", retryable=True
             )
         self._performers[lease.holder_id] = instance_id
-        answer = await runner.recover_patches(
-            RecoverPatches(
-                workspace=WorkspaceRef(workspace_id=lease.workspace_id, root=lease.root),
-                journal_dir=str(self._journals / lease.workspace_id),
-            )
+        request = RecoverPatches(
+            workspace=WorkspaceRef(workspace_id=lease.workspace_id, root=lease.root),
+            journal_dir=str(self._journals / lease.workspace_id),
         )
+        answer = await self._services.performed(runner.recover_patches(request))
         told = {patch.operation_id: patch for patch in answer.recovered}
         for patch in told.values():
             await self._close(patch.operation_id, _ending(patch))

@@ -6,15 +6,17 @@ One object a gateway, joined by `application`. Refuses to know: transports, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway import policy
 from gateway.answers import ExecDispatched
-from gateway.errors import Code, ToolError
+from gateway.errors import Code, ToolError, new_error_id
 from gateway.ids import IdFactory
 from gateway.leases import LeaseTable
 from gateway.locks import LockSet
@@ -23,7 +25,9 @@ from gateway.ports import Audit, AuditRecord, RunnerLink
 from gateway.processes import ProcessDirectory
 from gateway.registry import Registry, Workspace
 from gateway.request_keys import RequestKeys
-from runner.api import Runner
+from runner.api import ErrorCode, Runner, RunnerError
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -84,6 +88,18 @@ class Services:
         if description is None:
             raise ToolError(Code.RUNNER_UNAVAILABLE, "the runner is not connected, try again", retryable=True)
         return runner, description.runner_instance_id
+
+    async def performed(self, change: Awaitable[T]) -> T:
+        """What the runner answers. A fault of one that runs in this very process is an INTERNAL of it, as a worker's
+        is: whoever holds a lease meanwhile has to hear of it as of any other answer. Raises `RunnerError`."""
+        try:
+            return await change
+        except RunnerError:
+            raise
+        except Exception:
+            error_id = new_error_id()
+            self.log.exception("runner_failed", error_id=error_id)
+            raise RunnerError(ErrorCode.INTERNAL, "the runner failed", details={"error_id": error_id}) from None
 
     # --- the end of things --------------------------------------------------------------------------------------------
     def release(self, holder_id: str) -> None:

@@ -362,6 +362,33 @@ async def test_starting_and_closing_leaves_no_descriptor(tmp_path: Path) -> None
     assert descriptors() == before
 
 
+@pytest.mark.covers("PROC-8", "UDS-3", "LEASE-2")
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_command_that_meets_a_fault_of_a_runner_in_this_process_leaks_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    async def broken(request: api.StartProcess) -> api.ProcessStarted:
+        if known:
+            c.runner.running[request.process_id] = request.terms.workspace_id
+        raise OSError(5, "the disk of /somewhere")
+
+    async with core(tmp_path) as c:
+        monkeypatch.setattr(c.runner, "start_process", broken)
+        if known:
+            process_id, dispatched = await c.exec()
+            assert dispatched == "unknown"
+            monkeypatch.undo()
+            assert not await c.is_free()
+            c.runner.exit(process_id)
+        else:
+            c.runner.answers["process_status"] = RunnerError(ErrorCode.PROCESS_NOT_FOUND, "none")
+            error = await c.refused(c.application.exec_command("demo", ("true",)), Code.INTERNAL)
+            assert "somewhere" not in str(error.to_structured())
+            monkeypatch.undo()
+        assert await c.is_free()
+        assert c.application.running_processes() == 0
+
+
 # --- reload -----------------------------------------------------------------------------------------------------------
 @pytest.mark.covers("POL-5")
 async def test_a_bad_reload_keeps_the_old_registry_in_force(tmp_path: Path) -> None:

@@ -534,3 +534,23 @@ async def test_a_reload_waits_with_a_workspace_whose_last_patch_has_not_ended(
         await soon(c.application.reload())
         assert await c.is_free()
         assert (await apply(c)).status == "applied"
+
+
+@pytest.mark.covers("UDS-2", "UDS-3", "LEASE-2")
+async def test_a_patch_that_meets_a_fault_of_a_runner_in_this_process_is_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(request: api.Message) -> Any:
+        raise OSError(5, "the disk of /somewhere")
+
+    async with core(tmp_path) as c:
+        monkeypatch.setattr(c.runner, "apply_patch", broken)
+        monkeypatch.setattr(c.runner, "recover_patches", broken)
+        error = await c.refused(c.application.apply_patch("demo", PATCH), Code.RUNNER_UNAVAILABLE)
+        assert error.operation_id is not None
+        assert "somewhere" not in str(error.to_structured())
+        assert (await status(c, error.operation_id)).status == "unknown"
+        assert not await c.is_free(), "its journal was not read yet"
+        monkeypatch.undo()
+        await until_free(c)
+        assert (await status(c, error.operation_id)).status == "failed_rolled_back"
