@@ -157,8 +157,10 @@ def _terminal_size() -> tuple[int, int]:
 def _link(settings: Settings, deaths: LivenessDirectory, log: FilteringBoundLogger) -> RunnerLink:
     if settings.runner == "uds":
         from gateway.worker_process import WorkerLink
+        from gateway.worker_start import WorkerCommand
 
-        return WorkerLink(log, max_processes=settings.max_processes, deaths=deaths)
+        command = WorkerCommand((*WorkerCommand.argv, "--prepared-sandboxes", str(settings.prepared_sandboxes)))
+        return WorkerLink(log, max_processes=settings.max_processes, deaths=deaths, command=command)
 
     from gateway.local_runner import LocalLink
     from runner.__main__ import build_service
@@ -167,7 +169,13 @@ def _link(settings: Settings, deaths: LivenessDirectory, log: FilteringBoundLogg
         getattr(log, level)(event, component="runner", **fields)
 
     return LocalLink(
-        lambda fd: build_service(max_processes=settings.max_processes, liveness_fd=fd, log=runner_log), deaths
+        lambda fd: build_service(
+            max_processes=settings.max_processes,
+            liveness_fd=fd,
+            log=runner_log,
+            prepared_sandboxes=settings.prepared_sandboxes,
+        ),
+        deaths,
     )
 
 

@@ -17,9 +17,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import ConfigurationError
 from gateway.registry import Guarded
+from runner.api import DEFAULT_PREPARED_SANDBOXES
 
 MAX_RUNNING_PROCESSES = 1024
 """Upper bound of `max_processes`: each takes descriptors and threads of control in the runner. Ours."""
+
+MAX_PREPARED_SANDBOXES = 64
+"""Upper bound of `prepared_sandboxes`: each takes some megabytes, seven descriptors and a process. Ours."""
 
 _PACKAGES = ("gateway", "runner", "adapters", "sandbox_helper")
 _REMEDIES = {
@@ -30,6 +34,7 @@ _REMEDIES = {
     "data_dir": "give the path of a directory",
     "runner": "choose uds or in-process",
     "max_processes": f"give a whole number from 1 to {MAX_RUNNING_PROCESSES}",
+    "prepared_sandboxes": f"give a whole number from 0 to {MAX_PREPARED_SANDBOXES}",
     "allow_uids": "give user ids separated by commas, such as 0,1000",
     "allow_hosts": "give host names separated by commas",
     "log_level": "choose debug, info, warning or error",
@@ -60,7 +65,8 @@ class HttpAddress(str):
 class Settings(BaseSettings):
     """All settings, typed. Paths are absolute. `allow_uids`: peers of the Unix socket, own uid and 0 by default.
 
-    `allow_hosts`: names accepted in Host beside the loopback ones.
+    `allow_hosts`: names accepted in Host beside the loopback ones. `prepared_sandboxes`: how many may wait for a
+    command.
     """
 
     model_config = SettingsConfigDict(
@@ -74,6 +80,7 @@ class Settings(BaseSettings):
     data_dir: Path | None = None
     runner: Literal["uds", "in-process"] = "uds"
     max_processes: Annotated[int, Field(ge=1, le=MAX_RUNNING_PROCESSES)] = 8
+    prepared_sandboxes: Annotated[int, Field(ge=0, le=MAX_PREPARED_SANDBOXES)] = DEFAULT_PREPARED_SANDBOXES
     allow_uids: Annotated[frozenset[int], NoDecode] = Field(default_factory=lambda: frozenset({0, os.getuid()}))
     allow_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

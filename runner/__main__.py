@@ -1,6 +1,6 @@
 """The worker program, and the one place where a runner's adapters are joined.
 
-    python -m runner --socket PATH --liveness-fd N --max-processes M
+    python -m runner --socket PATH --liveness-fd N --max-processes M [--prepared-sandboxes K]
 
 The gateway starts it with a clean environment and stdin on /dev/null, listens on PATH and holds the read end of the
 liveness pipe, whose write end N passes to everything that must be dead before a lease may go. It lives as long as its
@@ -24,6 +24,7 @@ from adapters.inotify_watch.backend import InotifyWatchBackend
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.patch_helper.engine import PatchHelperEngine
 from adapters.ripgrep.search import RipgrepSearch
+from runner.api import DEFAULT_PREPARED_SANDBOXES
 from runner.log import JsonLines, Log
 from runner.service import RunnerService
 from runner.shortage import started_pool
@@ -38,8 +39,15 @@ DEFAULT_THREADS = 8
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> RunnerService:
-    """The runner of this machine. `liveness_fd`: see above; None where nobody watches.
+def build_service(
+    *,
+    max_processes: int,
+    liveness_fd: int | None,
+    log: Log,
+    prepared_sandboxes: int = DEFAULT_PREPARED_SANDBOXES,
+) -> RunnerService:
+    """The runner of this machine. `liveness_fd`: see above; None where nobody watches. `prepared_sandboxes`: how many
+    may wait for a command, 0 for none.
 
     Used here and by the gateway's `--runner in-process`. Needs a running event loop.
     """
@@ -50,7 +58,7 @@ def build_service(*, max_processes: int, liveness_fd: int | None, log: Log) -> R
                 filesystem=OpenatFileSystem(),
                 search=RipgrepSearch(),
                 patch_engine=PatchHelperEngine(liveness_fd=liveness_fd),
-                launcher=LinuxSandboxLauncher(liveness_fd, proxy=proxy),
+                launcher=LinuxSandboxLauncher(liveness_fd, proxy=proxy, prepared=prepared_sandboxes),
             ),
             "linux-container": container(),
         },
@@ -73,7 +81,9 @@ def container() -> Environment:
     )
 
 
-async def run(*, socket_path: str, liveness_fd: int | None, max_processes: int, log: Log) -> None:
+async def run(
+    *, socket_path: str, liveness_fd: int | None, max_processes: int, prepared_sandboxes: int, log: Log
+) -> None:
     """The worker's whole life."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -85,7 +95,9 @@ async def run(*, socket_path: str, liveness_fd: int | None, max_processes: int, 
         asyncio.set_child_watcher(watcher)
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    service = build_service(max_processes=max_processes, liveness_fd=liveness_fd, log=log)
+    service = build_service(
+        max_processes=max_processes, liveness_fd=liveness_fd, log=log, prepared_sandboxes=prepared_sandboxes
+    )
     await service.start()
     # What was loaded stays: collections look at what is made from now on.
     gc.freeze()
@@ -104,6 +116,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--socket", required=True, help="the gateway's private socket")
     parser.add_argument("--liveness-fd", type=int, default=None, help="write end of the liveness pipe")
     parser.add_argument("--max-processes", type=int, required=True, help="how many commands may run at once")
+    parser.add_argument(
+        "--prepared-sandboxes",
+        type=int,
+        default=DEFAULT_PREPARED_SANDBOXES,
+        help="how many sandboxes may wait for a command",
+    )
     options = parser.parse_args(argv)
     log = JsonLines()
     _die_with_parent()
@@ -117,6 +135,7 @@ def main(argv: list[str] | None = None) -> int:
                 socket_path=options.socket,
                 liveness_fd=options.liveness_fd,
                 max_processes=options.max_processes,
+                prepared_sandboxes=options.prepared_sandboxes,
                 log=log,
             )
         )

@@ -30,6 +30,8 @@ MAX_MATCHES = 1_000
 MAX_ARGV_BYTES = 128 * 1024
 MAX_PATCH_BYTES = 4 * 1024 * 1024
 MAX_STDIN_BYTES = 1024 * 1024
+DEFAULT_PREPARED_SANDBOXES = 4
+"""How many sandboxes a runner keeps waiting for commands, at most, where nobody says otherwise."""
 ABSENT = "absent"
 """Stands for a version where no file is expected (PATCH-2)."""
 

@@ -222,11 +222,13 @@ def _named(status: ProcessStatus) -> str:
     return repr(status)
 
 
-async def play(target: Target, fault: Fault, stage: Stage) -> str:
-    """The outcome of one cell."""
+async def play(target: Target, fault: Fault, stage: Stage, *, prepared: bool = False) -> str:
+    """The outcome of one cell. `prepared`: the command runs in a sandbox that waited for it; while one is starting the
+    helper is stopped, which such a command does not need."""
     async with session() as s:
         await s.next_command()
         helper = s.helper()
+        waited = await s.prime(s.unlimited()) if prepared and stage != "starting" else None
         if stage == "starting":
             os.kill(helper, signal.SIGSTOP)
         starting = asyncio.create_task(s.rig.sh(SCRIPTS[stage], terms=s.unlimited()))
@@ -235,6 +237,8 @@ async def play(target: Target, fault: Fault, stage: Stage) -> str:
             await s.rig.runner.list_processes(ListProcesses())
         cell = Cell(s, stage, starting, helper)
         await cell.reach()
+        if waited is not None and stage in ("running", "flooding"):
+            assert s.first_process() == waited
         await cell.inflict(target, fault)
         return await cell.outcome()
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from gateway.runner_client import UdsRunner
-from runner.api import ErrorCode, RunnerError, WorkspaceTerms
+from runner.api import ErrorCode, ListProcesses, RunnerError, WorkspaceTerms
 from tests.contract.rig import Rig, workspace
 from tests.fakes.worker_host import REAL_WORKER, HostedWorker, hosted_worker
 from tests.leaks import children_of
@@ -58,8 +58,24 @@ class Session:
 
     def first_process(self) -> int:
         """PID 1 of the one command that runs, as seen from here."""
-        (pid,) = [pid for pid in self._helpers() if os.getsid(pid) != pid]
+        (pid,) = [pid for pid in self._helpers() if os.getsid(pid) != pid and _children(pid)]
         return pid
+
+    async def prime(self, terms: WorkspaceTerms) -> int:
+        """One command under these terms; returns the sandbox that waits for the next."""
+        await self.rig.run("true", terms=terms)
+        while True:
+            found = await asyncio.to_thread(self._waiting)
+            # Its word was there before these requests, so the worker knows of it once they are answered; and one that
+            # waited for other terms is gone.
+            for _ in range(5):
+                await self.rig.runner.list_processes(ListProcesses())
+            if len(found) == 1 and await asyncio.to_thread(self._waiting) == found:
+                return found[0]
+
+    def _waiting(self) -> list[int]:
+        """First processes that sleep in a read of their report socket."""
+        return [pid for pid in _children(self.worker.child.pid) if _sleeps_in(pid).startswith("unix_stream")]
 
     def command(self) -> int:
         """The one command that runs, as seen from here."""
@@ -70,6 +86,23 @@ class Session:
         """The helper, and every PID 1: forked by it, so with its command line, and in its session."""
         children = children_of(self.worker.child.pid).items()
         return [pid for pid, line in children if "sandbox_helper" in line and not line.startswith("Z")]
+
+
+def _children(pid: int) -> list[int]:
+    """Of a process with one thread that forks; without a look at every process of the machine."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+            return [int(child) for child in children.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _sleeps_in(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="ascii") as wchan:
+            return wchan.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _make_fifo(path: str) -> None:
@@ -85,10 +118,11 @@ def _read_to_end(fd: int) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def session() -> AsyncIterator[Session]:
+async def session(*options: str) -> AsyncIterator[Session]:
+    """`options`: more of them for the worker."""
     loop = asyncio.get_running_loop()
     with workspace() as root:
-        async with hosted_worker(REAL_WORKER) as worker:
+        async with hosted_worker((*REAL_WORKER, *options)) as worker:
             lost: asyncio.Future[str] = loop.create_future()
             runner = UdsRunner(lost.set_result)
             await loop.create_unix_connection(lambda: runner, sock=worker.connection)

@@ -119,7 +119,8 @@ async def outcomes(asked: Requests) -> dict[str, RunnerError | None]:
 async def play(limit: str, warm: bool) -> tuple[dict[str, Any], dict[str, Any], str]:
     """(outcomes while it was short, outcomes afterwards, what another command said meanwhile)."""
     with tempfile.TemporaryDirectory(prefix="cs-") as journal:
-        async with session() as s:
+        # A sandbox that waits already needs no process and no descriptor more, so none may wait where those are short.
+        async with session(*(() if limit == "memory" else ("--prepared-sandboxes", "0"))) as s:
             await asyncio.to_thread(Path(s.rig.root, "big").write_text, "x" * BIG)
             other = await s.rig.start("/bin/cat", terms=s.unlimited())
             asked = requests(s, journal)

@@ -18,20 +18,21 @@ pytestmark = [
 AT_ONCE = tuple(row for row in TABLE if row[1] != "SIGSTOP")
 
 
-async def compare(cells: Sequence[tuple[Target, Fault, Stage]]) -> None:
+async def compare(cells: Sequence[tuple[Target, Fault, Stage]], prepared: bool) -> None:
     """Plays the cells side by side, each with a worker of its own."""
-    outcomes = await asyncio.gather(*(play(*cell) for cell in cells))
+    outcomes = await asyncio.gather(*(play(*cell, prepared=prepared) for cell in cells))
     promised = [TABLE[target, fault][stage] for target, fault, stage in cells]
     assert dict(zip(cells, outcomes, strict=True)) == dict(zip(cells, promised, strict=True))
 
 
+@pytest.mark.parametrize("prepared", [False, True], ids=["from nothing", "prepared"])
 @pytest.mark.parametrize(("target", "fault"), AT_ONCE)
-async def test_a_kill_or_a_cut_is_told_as_the_table_says(target: Target, fault: Fault) -> None:
-    await compare([cell for cell in CELLS if cell[:2] == (target, fault)])
+async def test_a_kill_or_a_cut_is_told_as_the_table_says(target: Target, fault: Fault, prepared: bool) -> None:
+    await compare([cell for cell in CELLS if cell[:2] == (target, fault)], prepared)
 
 
 async def test_five_seconds_of_standstill_are_told_as_the_table_says() -> None:
-    await compare([cell for cell in CELLS if cell[1] == "SIGSTOP"])
+    await compare([cell for cell in CELLS if cell[1] == "SIGSTOP"], prepared=False)
 
 
 def test_the_page_shows_the_table() -> None:

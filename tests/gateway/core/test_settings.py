@@ -21,6 +21,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_defaults_are_the_documented_ones() -> None:
     settings = Settings.load()
     assert (settings.runner, settings.max_processes, settings.log_level) == ("uds", 8, "info")
+    assert settings.prepared_sandboxes == 4
     assert settings.allow_uids == {0, os.getuid()}
     assert settings.http is None
 
@@ -45,6 +46,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "ALLOW_UIDS": "0, 1000",
         "ALLOW_HOSTS": "A.example,b",
         "LOG_LEVEL": "DEBUG",
+        "PREPARED_SANDBOXES": "0",
     }.items():
         monkeypatch.setenv(f"CODESPACE_{name}", value)
     settings = Settings.load()
@@ -55,6 +57,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.allow_uids == {0, 1000}
     assert settings.allow_hosts == ("a.example", "b")
     assert settings.log_level == "debug"
+    assert settings.prepared_sandboxes == 0
     held = dict(settings.guarded().private)
     assert held == {"the token": "/t", "the MCP socket": "/s"}
     assert settings.guarded().data_dir == "/d"
@@ -69,6 +72,8 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("runner", "docker"),
         ("max_processes", "0"),
         ("max_processes", "many"),
+        ("prepared_sandboxes", "-1"),
+        ("prepared_sandboxes", "65"),
         ("allow_uids", "root"),
         ("allow_uids", "-1"),
         ("allow_hosts", "a b"),
