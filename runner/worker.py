@@ -193,11 +193,12 @@ class WorkerLink(asyncio.Protocol):
         )
 
     def _on_event(self, event: RunnerEvent) -> None:
-        """Straight to the transport: it must not be overtaken by an answer that depends on it. One a command."""
+        """Queued at once, so that no answer that depends on it overtakes it. One a command. It leaves with the answers
+        that it wakes, which are there a turn of the loop later, so that the gateway wakes once for all of them."""
         if not self._wire.is_open:
             return
         self._wire.send_event(event.model_dump(mode="json", exclude_none=True))
-        self._flush()
+        self._loop.call_soon(self._loop.call_soon, self._flush)
 
     def say_goodbye(self, reason: str) -> None:
         self._wire.send_goodbye(reason)
