@@ -53,9 +53,9 @@ def owner(pid: int) -> str:
 
 
 def lives(name: str) -> bool:
-    """Whether the process of an `owner()` name still runs."""
+    """Whether the process of an `owner()` name still runs. What follows a dot tells things of one owner apart."""
     try:
-        return owner(int(name.partition("-")[0])) == name
+        return owner(int(name.partition("-")[0])) == name.partition(".")[0]
     except (OSError, ValueError, IndexError):
         return False
 
