@@ -43,6 +43,8 @@ class HeadWithBody:
         self._kept = b""
 
     def write(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return  # cut off meanwhile: uvloop's transport would raise, and nobody reads it
         if self._first and data != _CONTINUE:
             self._first = False
             self._kept = data
@@ -57,7 +59,7 @@ class HeadWithBody:
     def _flush(self) -> None:
         """A body that comes later, as in a stream of events, keeps no head waiting."""
         kept, self._kept = self._kept, b""
-        if kept:
+        if kept and not self._transport.is_closing():
             self._transport.write(kept)
 
     def close(self) -> None:

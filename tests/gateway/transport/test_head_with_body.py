@@ -77,3 +77,17 @@ async def test_what_asks_for_the_body_of_a_request_is_not_kept() -> None:
     answer.write(b"head")
     answer.write(b"body")
     assert transport.written[1:] == [b"headbody"]
+
+
+async def test_nothing_is_written_to_a_connection_that_was_cut_off() -> None:
+    """uvloop's transports raise there, asyncio's do not: so neither is asked."""
+    for before in ((), (b"head",), (b"head", b"body")):
+        transport = RecordingTransport()
+        answer = over(transport)
+        for part in before:
+            answer.write(part)
+        written = list(transport.written)
+        transport.close()
+        answer.write(b"late")
+        await turn()
+        assert transport.written == written
