@@ -128,7 +128,8 @@ class Commit:
             action = "delete" if new is None else "replace" if target.before else "add"
             entries.append(Entry(action, target.path, at, temp_name(), old, new, inode))  # type: ignore[arg-type]
             if action == "add":
-                directories |= {parent: None for parent in parents(target.path) if self._must_make(parent)}
+                below = [parent for parent in parents(target.path) if len(parent) > len(at)]
+                directories |= {parent: None for parent in below if self._must_make(parent)}
         self._tree.check_directories(self._tree.held + len(directories))
         status = os.fstat(self._root_fd)
         return Intent(

@@ -83,6 +83,11 @@ class Tree:
     # --- FileView -----------------------------------------------------------------------------------------------------
     def kind(self, path: str) -> FileKind:
         """As `FileView.kind`; a name has the same answer for the whole request."""
+        known = self._kinds.get(path)
+        if known is not None:
+            return known
+        if self._kinds.get(split(path)[0]) == "directory":
+            return self._own_kind(path)
         for parent in parents(path):
             kind = self._own_kind(parent)
             if kind == "symlink":
@@ -127,7 +132,8 @@ class Tree:
     def directory(self, path: str) -> int:
         """A descriptor of an existing directory, held until `close`."""
         if path not in self._directories:
-            for step in (*parents(path), path):
+            missing = (*parents(path), path) if split(path)[0] not in self._directories else (path,)
+            for step in missing:
                 if step not in self._directories:
                     self.check_directories(len(self._directories) + 1)
                     parent, name = split(step)
@@ -151,6 +157,9 @@ class Tree:
 
     def nearest(self, path: str) -> str:
         """The nearest existing directory above `path`."""
+        nearest = split(path)[0]
+        if self._kinds.get(nearest) == "directory":
+            return nearest
         nearest = ""
         for parent in parents(path):
             if self._own_kind(parent) != "directory":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 import stat
 import struct
+import subprocess
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -350,6 +352,28 @@ async def test_an_operation_that_changes_nothing_is_applied(engine: PatchHelperE
         got = applied(await outcome(engine, demo.request(text)))
         assert all(change.before_version == change.after_version for change in got.changes)
     assert snapshot(demo.root, times=True) == before
+
+
+@pytest.mark.covers("PATCH-1")
+async def test_files_as_deep_as_a_path_can_lead_cost_no_more_than_their_names_are_long(
+    engine: PatchHelperEngine, demo: Workspace
+) -> None:
+    """Ten of them once took the helper minutes, and it was taken for lost."""
+    deep = "/".join("d" * 1900)
+    os.makedirs(demo.root / deep[:1899])
+    nearest = os.open(demo.root / deep[:1899], os.O_PATH)
+    try:
+        for _ in range(deep[1900:].count("/") + 1):
+            os.mkdir("d", dir_fd=nearest)
+            nearest, above = os.open("d", os.O_PATH, dir_fd=nearest), nearest
+            os.close(above)
+        got = applied(await outcome(engine, demo.request(patch(*(f"*** Add File: {deep}/{n}" for n in range(20))))))
+        assert len(got.changes) == 20
+        assert sorted(os.listdir(f"/proc/self/fd/{nearest}"), key=int) == [str(n) for n in range(20)]
+    finally:
+        os.close(nearest)
+        # Deeper than Python's own removal goes.
+        await asyncio.to_thread(subprocess.run, ["rm", "-rf", str(demo.root / "d")], check=True)
 
 
 @pytest.mark.covers("PATCH-1", "PATCH-6")
