@@ -139,7 +139,7 @@ async def _perform(
     try:
         applied = await services.performed(runner.apply_patch(patch))
     except RunnerError as error:
-        raise await _failed(services, patching, workspace, lease, error) from None
+        raise await _failed(services, patching, workspace, lease, error, request.operation_key) from None
     ending = Ending("applied", applied.files, applied.changes, applied.warnings)
     await _close(services, patching, workspace, lease, ending)
     return PatchAnswer(
@@ -161,7 +161,12 @@ async def _of_taken_key(patching: Patching, workspace_id: str, request: PatchReq
 
 
 async def _failed(
-    services: Services, patching: Patching, workspace: Workspace, lease: Lease, error: RunnerError
+    services: Services,
+    patching: Patching,
+    workspace: Workspace,
+    lease: Lease,
+    error: RunnerError,
+    operation_key: str | None,
 ) -> ToolError:
     """Records what became of an operation that was not applied and returns what the caller is told."""
     operation_id = lease.holder_id
@@ -181,6 +186,9 @@ async def _failed(
     if error.code is ErrorCode.RUNNER_UNAVAILABLE:  # proved not sent; under this key it is over all the same
         told.retryable = False
         told.message = "the runner went away before the patch was sent, so nothing changed: send it under a new key"
+    elif told.retryable and operation_key is not None:  # the same call would give this result again
+        told.retryable = False
+        told.message = f"{told.message} Under this key it is over: send it again under a new one."
     ending = Ending(
         status,
         error=RecordedError(told.code.value, told.retryable, told.details),

@@ -233,6 +233,26 @@ async def test_a_patch_that_was_provably_not_sent_is_rejected_and_not_in_doubt(t
         assert await c.is_free()
 
 
+@pytest.mark.covers("OP-2", "PATCH-5")
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_failure_is_retryable_where_the_same_call_would_run_again(tmp_path: Path, key: str | None) -> None:
+    details = {"status": "failed_rolled_back", "reason": "no_space"}
+    async with core(tmp_path) as c:
+        c.runner.answers["apply_patch"] = RunnerError(
+            ErrorCode.FILE_OPERATION_FAILED, "The disk is full.", retryable=True, details=details
+        )
+        call = c.application.apply_patch("demo", PATCH, operation_key=key)
+        error = await c.refused(call, Code.FILE_OPERATION_FAILED)
+        assert (error.retryable, error.details["status"]) == (key is None, "failed_rolled_back")
+        assert ("under a new one" in error.message) is (key is not None)
+        c.runner.answers.clear()
+        if key is None:
+            assert (await apply(c)).status == "applied"
+        else:
+            again = await c.refused(c.application.apply_patch("demo", PATCH, operation_key=key), error.code)
+            assert (again.retryable, again.details["replayed"]) == (False, True)
+
+
 @pytest.mark.covers("OP-3")
 async def test_operation_status_takes_exactly_one_name_and_finds_no_command(tmp_path: Path) -> None:
     async with core(tmp_path) as c:
