@@ -357,6 +357,28 @@ class Application:
     async def operation_resume(self, approval_id: str) -> ResumeAnswer:
         return await self._approvals.resume(approval_id)
 
+    async def resume_patch(
+        self,
+        approval_id: str,
+        workspace_id: str,
+        patch: str,
+        expected_versions: Mapping[str, str] | None = None,
+        operation_key: str | None = None,
+    ) -> PatchAnswer:
+        """Goes on with the hold of this very call."""
+        request = PatchRequest(patch, dict(expected_versions or {}), operation_key, False)
+        resumed = await self._approvals.go_on(approval_id, held_patch(workspace_id, request))
+        assert resumed.apply_patch is not None
+        return resumed.apply_patch
+
+    async def resume_exec(
+        self, approval_id: str, workspace_id: str, command: tuple[str, ...], tty: bool, request_key: str | None
+    ) -> ExecDispatched:
+        """Goes on with the hold of this very call."""
+        resumed = await self._approvals.go_on(approval_id, held_exec(workspace_id, command, tty, request_key))
+        assert resumed.exec_command is not None
+        return resumed.exec_command
+
     async def list_holds(
         self, workspace_id: str | None = None, states: tuple[State, ...] = (), limit: int = 200
     ) -> tuple[HoldListed, ...]:

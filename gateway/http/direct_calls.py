@@ -23,11 +23,12 @@ from gateway.mcp.server import ToolServer
 
 VERSION = "2026-07-28"
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 _ENVELOPE: Mapping[str, type[BaseModel]] = {
-    "io.modelcontextprotocol/clientCapabilities": types.ClientCapabilities,
+    _CAPABILITIES: types.ClientCapabilities,
     "io.modelcontextprotocol/clientInfo": types.Implementation,
 }
-_REQUIRED = frozenset({_VERSION_KEY, "io.modelcontextprotocol/clientCapabilities"})
+_REQUIRED = frozenset({_VERSION_KEY, _CAPABILITIES})
 _ONCE = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"content-type", b"accept"})
 _OF_THIS_ERA = (b"mcp-protocol-version", VERSION.encode())
 _FIXED = {_OF_THIS_ERA[0]: _OF_THIS_ERA[1], b"mcp-method": b"tools/call", b"content-type": b"application/json"}
@@ -100,6 +101,8 @@ class DirectCalls:
             return None
         if not self._accepts(params["_meta"]):
             return None
+        if self._server.may_ask(name) and params["_meta"][_CAPABILITIES].get("elicitation") is not None:
+            return None  # a hold may become a request to its user
         return request_id, arguments
 
     def _accepts(self, meta: object) -> bool:

@@ -24,6 +24,7 @@ from starlette.requests import Request
 
 from gateway.application import Application
 from gateway.errors import ToolError, internal, new_error_id
+from gateway.mcp.input_required import hold_of, input_required, is_repeated, offered_to
 from gateway.mcp.tool import Tool
 from gateway.metrics import Metrics
 
@@ -95,14 +96,21 @@ class ToolServer:
         self._tell(context)
         return self._list
 
-    async def _on_call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _on_call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         tool = self._tools.get(params.name)
         if tool is None:
             known = ", ".join(self._tools)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; the tools are: {known}")
         self._tell(context)
-        answer = await self._answer(tool, params.arguments, self._peer(context), _as_dict)
-        return failure(answer) if isinstance(answer, ToolError) else success(answer)
+        answer = await self._answer(tool, params.arguments, self._peer(context), _as_dict, hold_of(params))
+        if not isinstance(answer, ToolError):
+            return success(answer)
+        asked = None
+        if not is_repeated(params) and offered_to(context.protocol_version, context.session.client_capabilities):
+            asked = input_required(tool.name, answer)
+        return asked or failure(answer)
 
     async def direct(self, name: str, arguments: Mapping[str, Any], peer: str | None) -> str | ToolError:
         """The call of a transport that packs answers itself: the structured result as compact JSON, or the error.
@@ -114,14 +122,23 @@ class ToolServer:
     def has(self, name: str) -> bool:
         return name in self._tools
 
+    def may_ask(self, name: str) -> bool:
+        """A call of it may be held, and so be answered by an input request, which `direct` has no form for."""
+        return self._tools[name].resume is not None
+
     async def _answer(
-        self, tool: Tool[Any], arguments: Mapping[str, Any] | None, peer: str, pack: Callable[[BaseModel], P]
+        self,
+        tool: Tool[Any],
+        arguments: Mapping[str, Any] | None,
+        peer: str,
+        pack: Callable[[BaseModel], P],
+        approval_id: str | None = None,
     ) -> P | ToolError:
         began = time.perf_counter()
         code = "OK"
         with structlog.contextvars.bound_contextvars(peer=peer, tool=tool.name):
             try:
-                return pack(await self._run(tool, arguments))
+                return pack(await self._run(tool, arguments, approval_id))
             except ToolError as error:
                 code = error.code.value
                 return error
@@ -133,11 +150,12 @@ class ToolServer:
             finally:
                 self._metrics.tool_called(tool.name, code, time.perf_counter() - began)
 
-    async def _run(self, tool: Tool[Any], arguments: Mapping[str, Any] | None) -> BaseModel:
+    async def _run(self, tool: Tool[Any], arguments: Mapping[str, Any] | None, approval_id: str | None) -> BaseModel:
         if tool.hints.read_only:
             return await tool.run(self._application, arguments)
         # A caller that goes away takes along neither the end of what it began to change nor the audit line of it.
-        task = asyncio.get_running_loop().create_task(tool.run(self._application, arguments), name=tool.name)
+        work = tool.run(self._application, arguments, approval_id)
+        task = asyncio.get_running_loop().create_task(work, name=tool.name)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         try:

@@ -58,6 +58,7 @@ class Tool(Generic[A]):
     """One listed tool. `call` raises `ToolError`; its answer is an instance of `result`, or of a base of it that lacks
     optional fields.
 
+    `resume`: goes on with the call's hold of that id, if the call may be held; answers as `call` does.
     `description` is all an agent has to work from. Tools that change something say in it that a lost response is not a
     failed execution, and what to do instead of sending the call again (TOOL-3).
     """
@@ -69,6 +70,7 @@ class Tool(Generic[A]):
     result: type[BaseModel]
     hints: Hints
     call: Callable[[Application, A], Awaitable[BaseModel]]
+    resume: Callable[[Application, A, str], Awaitable[BaseModel]] | None = None
 
     def parse(self, arguments: Mapping[str, Any] | None) -> A:
         """Raises `ToolError` INVALID_ARGUMENT that names the first offending argument; `details.arguments` names
@@ -96,8 +98,14 @@ class Tool(Generic[A]):
                 ]
             ) from None
 
-    async def run(self, application: Application, arguments: Mapping[str, Any] | None) -> BaseModel:
-        return await self.call(application, self.parse(arguments))
+    async def run(
+        self, application: Application, arguments: Mapping[str, Any] | None, approval_id: str | None = None
+    ) -> BaseModel:
+        """`approval_id`: the hold to go on with."""
+        parsed = self.parse(arguments)
+        if approval_id is None or self.resume is None:
+            return await self.call(application, parsed)
+        return await self.resume(application, parsed, approval_id)
 
     def _problem(self, location: tuple[int | str, ...], kind: str, message: str) -> tuple[str, str]:
         name = ".".join(str(part)[:_NAME_CHARS] for part in location) or "arguments"

@@ -93,6 +93,21 @@ class Approvals:
         self._services.keep(task)
         return await asyncio.shield(task)
 
+    async def go_on(self, approval_id: str, call: HeldCall) -> ResumeAnswer:
+        """`resume` for a call that is made once more, with the hold it was told of. That decides nothing: an approval
+        is required while the hold is pending. Raises `ToolError`: also APPROVAL_REQUIRED, and INVALID_ARGUMENT where
+        the hold is of another call."""
+        hold = await self.find(approval_id)
+        if hold.request_digest != call.digest:
+            raise ToolError(
+                Code.INVALID_ARGUMENT,
+                f"hold {hold.approval_id} is of another call: repeat the one that it was opened for, unchanged",
+                details={"approval_id": hold.approval_id},
+            )
+        if hold.state == "pending":
+            raise self._holds.required(call, hold)
+        return await self.resume(approval_id)
+
     async def settle_interrupted(self) -> None:
         """At start, after the ledger is recovered: closes what an earlier run of this program left resuming, as far as
         its end is proved. Raises `StoreFailed`."""

@@ -97,11 +97,14 @@ class Holds:
         Raises `ToolError` APPROVAL_REQUIRED with `approval_id`."""
         if workspace.approvals != "confirm":
             return
-        hold = await self.open(call)
+        raise self.required(call, await self.open(call))
+
+    def required(self, call: HeldCall, hold: Hold) -> ToolError:
+        """What a call that is held is told, and the audit line of it."""
         ids = {"approval_id": hold.approval_id}
         refused = Code.APPROVAL_REQUIRED
         self._services.audit.record(AuditRecord("decision", call.tool, call.workspace_id, "refused", refused, ids))
-        raise ToolError(
+        return ToolError(
             refused,
             f'workspace "{call.workspace_id}" asks for an approval before {call.tool}, and nothing ran: '
             f"{_REMEDY.get(hold.state, _REMEDY['pending'])}",

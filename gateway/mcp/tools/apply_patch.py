@@ -64,6 +64,24 @@ async def call(application: Application, arguments: ApplyPatchArguments) -> Base
     )
 
 
+async def resume(application: Application, arguments: ApplyPatchArguments, approval_id: str) -> BaseModel:
+    if arguments.check_only:
+        return await call(application, arguments)  # a preview is never held
+    return await with_hint(
+        application,
+        arguments.work_id,
+        arguments.workspace_id,
+        ApplyPatchResult,
+        lambda: application.resume_patch(
+            approval_id,
+            arguments.workspace_id,
+            arguments.patch,
+            arguments.expected_versions,
+            arguments.operation_key,
+        ),
+    )
+
+
 TOOL = Tool(
     name="apply_patch",
     title="Apply a patch",
@@ -77,4 +95,5 @@ TOOL = Tool(
     result=ApplyPatchResult,
     hints=Hints(read_only=False, destructive=True, idempotent=False),
     call=call,
+    resume=resume,
 )

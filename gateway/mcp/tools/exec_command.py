@@ -49,6 +49,18 @@ async def call(application: Application, arguments: ExecCommandArguments) -> Bas
     )
 
 
+async def resume(application: Application, arguments: ExecCommandArguments, approval_id: str) -> BaseModel:
+    return await with_hint(
+        application,
+        arguments.work_id,
+        arguments.workspace_id,
+        ExecCommandResult,
+        lambda: application.resume_exec(
+            approval_id, arguments.workspace_id, tuple(arguments.command), arguments.tty, arguments.request_key
+        ),
+    )
+
+
 TOOL = Tool(
     name="exec_command",
     title="Run a command",
@@ -64,4 +76,5 @@ TOOL = Tool(
     result=ExecCommandResult,
     hints=Hints(read_only=False, destructive=True, idempotent=False),
     call=call,
+    resume=resume,
 )
