@@ -63,7 +63,8 @@ def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secre
         log.warning("running_as_root", remedy="give the appliance a user of its own")
 
     async def live() -> None:
-        application = parts.application(settings, LogAudit(log, metrics), log)
+        audit = LogAudit(log, metrics)
+        application = parts.application(settings, audit, log)
         appliance = Appliance(application, version=version(), metrics=metrics, log=log)
         collecting = asyncio.ensure_future(_collect_once(appliance.serving))
         try:
@@ -73,6 +74,7 @@ def _run(parts: Parts, settings: Settings, endpoints: Endpoints | None, *, secre
                 await appliance.serve(endpoints)
         finally:
             collecting.cancel()
+            audit.flush()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(live())

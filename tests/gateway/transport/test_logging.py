@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -93,7 +94,7 @@ def test_the_level_is_the_least_that_is_written(stream: io.StringIO, level: str)
 
 
 @pytest.mark.covers("NETIF-3")
-def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> None:
+async def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> None:
     log = gateway_logging.configure("info", stream=stream)
     metrics = Metrics()
     audit = LogAudit(log, metrics)
@@ -102,6 +103,8 @@ def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> N
         audit.record(
             AuditRecord("mutation", "exec_command", "demo", "failed", "PROCESS_SPAWN_FAILED", {"process_id": "p"})
         )
+    audit.flush()
+    audit.flush()
     allowed, failed = lines(stream)
     assert {k: v for k, v in allowed.items() if k != "timestamp"} == {
         "event": "audit",
@@ -116,6 +119,32 @@ def test_the_audit_trail_says_who_what_and_how_it_went(stream: io.StringIO) -> N
     assert b'codespace_decisions_total{kind="decision",outcome="allowed"} 1.0' in metrics.render()
     assert b'codespace_mutations_total{outcome="failed",tool="exec_command"} 1.0' in metrics.render()
     assert b"codespace_sandbox_start_seconds_count 0.0" in metrics.render()
+
+
+class NoticedStream(io.StringIO):
+    """`written` is set once somebody wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+@pytest.mark.covers("NETIF-3")
+async def test_lines_of_the_audit_trail_come_by_themselves_behind_the_call_and_in_order(stream: io.StringIO) -> None:
+    noticed = NoticedStream()
+    audit = LogAudit(gateway_logging.configure("info", stream=noticed), Metrics())
+    for _ in range(2):
+        noticed.written.clear()
+        for peer in ("one", "two"):
+            with structlog.contextvars.bound_contextvars(peer=peer):
+                audit.record(AuditRecord("decision", "read", "demo", "allowed"))
+        assert not noticed.written.is_set(), "the call itself waits for no line"
+        await asyncio.wait_for(noticed.written.wait(), 30)
+    assert [line["peer"] for line in lines(noticed)] == ["one", "two"] * 2
 
 
 @pytest.mark.covers("NETIF-3")
