@@ -2,7 +2,8 @@
 
 The reference is a bare server of the MCP SDK with one empty tool, asked by the same client in the same run; each figure
 names its client. A command is `true`, from the call of exec_command to the answer of process_status that has its exit
-code. The start alone, without MCP, is measured beside it: in this process, by the launcher that the runner uses.
+code. The start alone, without MCP, is measured beside it: in this process, by the launcher that the runner uses, into a
+sandbox that waits. Both have one waiting when a sample begins, and no other is made meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks.callers import (
     raw_stdio,
 )
 from benchmarks.measure import Bound, Contender, Options, Table, interleave
+from benchmarks.memory import Programs
 from benchmarks.sdk_server import TOOL as EMPTY
 from benchmarks.servers import WORKSPACE_ID, Servers, servers
 from gateway.cli.unix_http import MODERN
@@ -40,8 +42,9 @@ COMMAND = "/bin/true"
 REFERENCE = "SDK server, empty tool"
 OURS = "ours, workspace_info"
 EXEC = "ours, true to its exit"
-START = "the start alone"
+START = "the start alone, prepared"
 ALLOWED = "3 x empty round trip + start"
+WAITING_S = 30.0
 WAIT_MS = 10_000
 LEGACY = "2025-11-25"
 Pairs = Mapping[tuple[str, str], tuple[Caller, Caller]]
@@ -66,6 +69,19 @@ async def run_true(caller: Caller) -> None:
     status = await caller.call("process_status", {"process_id": started["process_id"], "wait_ms": WAIT_MS})
     if status.get("exit_code") != 0:
         raise RuntimeError(f"{COMMAND} was not seen to exit: {status}")
+
+
+async def sandbox_waits(programs: Programs) -> None:
+    """Returns once one does and none is being made. Raises `RuntimeError` where that never comes."""
+    until = time.monotonic() + WAITING_S
+    seen: list[int] = []
+    while time.monotonic() < until:
+        await asyncio.sleep(0.01)
+        now = programs.first_processes()
+        if now and now == seen:
+            return
+        seen = now
+    raise RuntimeError("mcp: no sandbox waits for the next command")
 
 
 async def _connect(found: Servers, stack: AsyncExitStack) -> Pairs:
@@ -103,21 +119,34 @@ async def _round_trips(pairs: Pairs, options: Options) -> list[Table]:
 
 
 async def _commands(found: Servers, pairs: Pairs, options: Options) -> list[Table]:
-    launcher = LinuxSandboxLauncher()
+    launcher = LinuxSandboxLauncher(prepared=1)
     await launcher.start()
     terms = WorkspaceTerms(workspace_id=WORKSPACE_ID, root=str(found.root))
+    programs = Programs(found.gateway)
 
     async def start() -> None:
         process = await launcher.launch(LaunchRequest("proc_bench", terms, (COMMAND,), None))
         await process.wait()
         process.close()
 
+    async def start_alone() -> float:
+        took = await timed(start)
+        await launcher.pool.settled()
+        return took
+
+    async def through_mcp(caller: Caller) -> float:
+        took = await timed(functools.partial(run_true, caller))
+        await sandbox_waits(programs)
+        return took
+
+    await start_alone()
+    await through_mcp(pairs["the Unix socket", RAW_HTTP][1])
     clients = (OFFICIAL, RAW_HTTP)
-    contenders = [Contender(START, lambda: timed(start))]
+    contenders = [Contender(START, start_alone)]
     for client in clients:
         theirs, own = pairs["the Unix socket", client]
         contenders.append(Contender(f"{client}\n{REFERENCE}", calling(theirs, EMPTY)))
-        contenders.append(Contender(f"{client}\n{EXEC}", functools.partial(timed, functools.partial(run_true, own))))
+        contenders.append(Contender(f"{client}\n{EXEC}", functools.partial(through_mcp, own)))
     try:
         samples = await interleave(contenders, options.samples(COMMANDS))
     finally:

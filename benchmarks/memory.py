@@ -39,11 +39,14 @@ def pss_kib(pid: int) -> int:
 
 
 def below(pid: int) -> list[int]:
-    """`pid` and all its descendants."""
+    """`pid` and all its descendants, those that end meanwhile apart."""
     found = [pid]
-    for task in os.listdir(f"/proc/{pid}/task"):
-        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-            found += below(int(child))
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+                found += below(int(child))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
     return found
 
 
@@ -77,9 +80,9 @@ class Programs:
         self.helper = min(pid for pid in below(self.worker) if any("sandbox_helper" in word for word in argv_of(pid)))
 
     def first_processes(self) -> list[int]:
-        """PID 1 of every sandbox that there is."""
+        """PID 1 of every sandbox that there is, in order."""
         others = set(below(self.worker)) - {self.worker, self.helper}
-        return [pid for pid in others if any("sandbox_helper" in word for word in argv_of(pid))]
+        return [pid for pid in sorted(others) if any("sandbox_helper" in word for word in argv_of(pid))]
 
     def ours_kib(self) -> int:
         """All but the commands themselves."""

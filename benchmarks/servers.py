@@ -41,6 +41,8 @@ class Servers:
     root: Path
     """Of our workspace, on the disk that also holds our data directory."""
     scratch: Path
+    gateway: int
+    """The pid of ours."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,21 @@ def servers() -> Iterator[Servers]:
     try:
         (base / "run").mkdir(mode=0o700)
         with ExitStack() as ends:
-            ours = _ours(base, ends)
+            ours, pid = _ours(base, ends)
             sdk = _sdk(base, ends)
-            yield Servers(ours, sdk, base / "ws", base)
+            yield Servers(ours, sdk, base / "ws", base, pid)
     finally:
         shutil.rmtree(base)
 
 
-def _ours(base: Path, ends: ExitStack) -> Served:
+def _ours(base: Path, ends: ExitStack) -> tuple[Served, int]:
     path = base / "run" / "mcp.sock"
     log = base / "serve.log"
     process = _start([*_gateway(base, "serve", "ws"), "--socket", str(path), "--http", "127.0.0.1:0"], log, ends)
     host, _, port = _ready_line(process, log)["http"][0].removeprefix("http://").rpartition(":")
     # A root and a data directory belong to one process at a time.
-    return Served(path, (host, int(port)), (_gateway(base, "stdio", "ws-1"), _gateway(base, "stdio", "ws-2")))
+    served = Served(path, (host, int(port)), (_gateway(base, "stdio", "ws-1"), _gateway(base, "stdio", "ws-2")))
+    return served, process.pid
 
 
 def _gateway(base: Path, command: str, root: str) -> tuple[str, ...]:
