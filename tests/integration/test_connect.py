@@ -85,8 +85,8 @@ def test_each_line_for_a_shell_answers(appliance: Appliance) -> None:
 def test_the_python_client_prints_the_output_of_its_command(appliance: Appliance) -> None:
     (program,) = fenced("python")
     done = subprocess.run(
-        [sys.executable, "-c", program, str(appliance.socket)], text=True, stdin=subprocess.DEVNULL, capture_output=True,
-        timeout=RUN_S, check=False,
+        [sys.executable, "-c", program, str(appliance.socket)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "Linux\n"), done.stderr
 
