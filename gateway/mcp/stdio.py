@@ -164,7 +164,11 @@ def _parse(line: bytes | None) -> types.JSONRPCMessage | bytes:
     if line is None:
         return _no_message(types.INVALID_REQUEST, f"a message is over {MAX_LINE_BYTES} bytes; send less at once")
     try:
-        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        # A request whose id is none, such as null, passes for a notification, and whoever sent it would wait for ever.
+        if isinstance(message, types.JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
+            return _no_message(types.INVALID_REQUEST, "the id of a request is a string or a whole number")
+        return message
     except ValidationError as error:
         broken = any(e["type"] == "json_invalid" for e in error.errors(include_input=False, include_url=False))
         if broken:

@@ -176,6 +176,19 @@ async def test_a_line_that_is_no_message_is_answered_and_the_next_is_served(line
     assert (await line.receive())["id"] == 0
 
 
+@pytest.mark.covers("TOOL-2")
+async def test_a_request_with_an_id_that_is_none_is_answered(line: Line) -> None:
+    """It would pass for a notification, and its sender wait for ever."""
+    ids: list[Any] = [None, True, 1.5, [], {"a": 1}]
+    for wrong in ids:
+        line.send({**call(1, "find", MODERN, workspace_id="demo", pattern="*"), "id": wrong})
+        answer = await line.receive()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+    line.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9, "reason": '"id"'}})
+    line.send(call(2, "find", MODERN, workspace_id="demo", pattern="*"))
+    assert (await line.receive())["id"] == 2
+
+
 @pytest.mark.covers("PROC-7")
 async def test_the_end_of_input_ends_it_and_cancels_what_waits(line: Line) -> None:
     line.send(initialize(), INITIALIZED)
