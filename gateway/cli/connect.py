@@ -96,6 +96,9 @@ class Bridge:
                 self._exchange(line, message, UnixConnection(self._path, None))
         elif "id" not in message:
             self._notify(method, line, message)
+        elif type(message["id"]) not in (int, str):
+            # The appliance could take it for a notification, and whoever sent it would wait for ever.
+            self._refuse(None, _INVALID_REQUEST, "the id of a request is a string or a whole number")
         elif method == "initialize":
             # In line: what follows needs the session that the answer names.
             self._exchange(line, message, self._connection())

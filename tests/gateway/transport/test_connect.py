@@ -172,6 +172,22 @@ async def test_lines_that_are_no_messages_are_answered_and_the_next_is_carried(o
         assert (await connected.receive())["error"]["code"] == -32602
 
 
+@pytest.mark.covers("TOOL-2")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_request_with_an_id_that_is_none_is_answered(opened: Endpoints, era: str) -> None:
+    ids: list[Any] = [None, True, 1.5, [], {"a": 1}]
+    meta = MODERN if era == "modern" else None
+    async with serve(opened) as serving, bridge(serving) as connected:
+        if era == "legacy":
+            await connected.send(initialize(), INITIALIZED)
+            await connected.receive()
+        for wrong in ids:
+            await connected.send({**call(1, "find", meta, workspace_id="demo", pattern="*"), "id": wrong})
+            answer = await connected.receive()
+            assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+        assert await connected.end() == 0
+
+
 async def test_a_message_of_an_odd_make_is_carried_or_answered_and_ends_nothing(opened: Endpoints) -> None:
     def listing(request_id: Any, version: str) -> dict[str, Any]:
         meta = {**MODERN, "io.modelcontextprotocol/protocolVersion": version}
