@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, TypeVar
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
+from gateway.cli.unix_http import UnixConnection
+from tests.gateway.transport.serving import modern_call
 from tests.program import Program, Refused, running_program
 
 CHROMIUM = "/usr/bin/chromium"
@@ -55,6 +58,21 @@ def chromium() -> Iterator[Browser]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def call(program: Program, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Structured content of one tool call over the Unix socket. Raises Refused for a tool error."""
+    body, headers = modern_call(tool, arguments)
+    connection = UnixConnection(program.folder / "mcp.sock", 2 * WAIT_S)
+    try:
+        connection.request("POST", "/mcp", body, headers)
+        result = json.loads(connection.getresponse().read())["result"]
+    finally:
+        connection.close()
+    content: dict[str, Any] = result["structuredContent"]
+    if result.get("isError"):
+        raise Refused(content["error"])
+    return content
+
+
 class Appliance:
     """The real program on TCP with a token. Its calls are made on a thread, since a browser's loop is this one's."""
 
@@ -79,7 +97,7 @@ class Appliance:
         return self._pool.submit(work, *args, **more).result(2 * WAIT_S)
 
     def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        return self.on_thread(self.program.call, tool, **arguments)
+        return self.on_thread(call, self.program, tool, arguments)
 
     def hold(self, tool: str, **arguments: Any) -> str:
         """An explicit hold; its id."""
@@ -192,7 +210,21 @@ class Agent(threading.Thread):
             self.failure = error
 
     def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        return self.program.call(tool, **arguments)
+        return call(self.program, tool, arguments)
+
+    def run_command(self, *command: str) -> dict[str, Any]:
+        """To its end; its status."""
+        process_id = self.call("exec_command", workspace_id="demo", command=list(command))["process_id"]
+        return self.ended(process_id)
+
+    def ended(self, process_id: str) -> dict[str, Any]:
+        """Status of a command once it is over."""
+
+        def attempt() -> dict[str, Any] | None:
+            status = self.call("process_status", process_id=process_id, wait_ms=2_000)
+            return status if status["state"] == "exited" else None
+
+        return self.until(attempt)
 
     def until(self, attempt: Callable[[], T | None]) -> T:
         """Asks again and again, as agents do."""

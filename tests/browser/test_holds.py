@@ -94,11 +94,7 @@ def test_a_command_is_granted_and_its_terminal_is_watched_and_stopped(
         process_id = agent.resumed(approval_id)["exec_command"]["process_id"]
         agent.call("write_stdin", process_id=process_id, data="hello\n")
 
-        def ended() -> dict[str, Any] | None:
-            status = agent.call("process_status", process_id=process_id, wait_ms=2_000)
-            return status if status["state"] == "exited" else None
-
-        return agent.until(ended)
+        return agent.ended(process_id)
 
     working = agent(script)
     page.get_by_role("link", name=re.compile("^Review")).click()

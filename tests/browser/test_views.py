@@ -68,7 +68,9 @@ def views(served: Appliance) -> dict[str, str]:
     patch = served.hold("apply_patch", patch=PATCH, expected_versions={"old.txt": "sha256:" + "0" * 64})
     command = served.hold("exec_command", command=["sh", "-c", "make test\necho done", "an argument  of two words"])
     work_id = served.work("Port the parser to the new grammar")
-    served.on_thread(served.program.run, "sh", "-c", "echo failing; exit 3")
+    ended = served.start("sh", "-c", "echo failing; exit 3")
+    while served.call("process_status", process_id=ended, wait_ms=2_000)["state"] == "running":
+        pass
     colours = (
         r"printf '\033[1mcollected\033[0m 2\n\033[32mPASSED\033[0m a\n\033[31;1mFAILED\033[0m b \033[7m here \033[0m\n'"
     )

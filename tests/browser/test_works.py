@@ -48,7 +48,7 @@ def test_an_instruction_goes_from_draft_to_done_while_the_agent_works(
         def step() -> list[str] | None:
             item = agent.call("steer_claim_next", work_id=work_id).get("item")
             if item is not None:
-                agent.program.run("sh", "-c", 'printf %s "$1" > greeting.txt', "sh", item["content"])
+                agent.run_command("sh", "-c", 'printf %s "$1" > greeting.txt', "sh", item["content"])
                 agent.call("steer_complete", work_id=work_id, intent_id=item["intent_id"], outcome="done")
                 done.append(item["content"])
                 return None
@@ -113,7 +113,7 @@ def test_the_queue_is_put_in_order_by_drag_by_keys_and_by_buttons(served: Applia
 def test_a_stop_ends_what_runs_and_leaves_the_agent_a_notice(served: Appliance, visit: Visit, agent: Start) -> None:
     def script(agent: Agent) -> dict[str, Any]:
         work_id = agent.call("work_open", workspace_id="demo", title="Takes too long")["work_id"]
-        status = agent.program.run("sleep", "600")
+        status = agent.run_command("sleep", "600")
         item = agent.call("steer_claim_next", work_id=work_id)["item"]
         return {"status": status, "item": item}
 

@@ -6,7 +6,7 @@ import { Output } from "./output.js";
 import { wireQueue } from "./queue.js";
 
 const SILENCE_MS = 40_000; // the server beats every 15 s
-const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+const RETRY_MS = [500, 1000, 2000, 4000];
 const GAP_MS = 250; // between two refreshes
 
 const here = () => document.body;
