@@ -65,14 +65,15 @@ class Appliance:
                 return "".join(chunks)
 
     def managed_children(self) -> list[int]:
-        """PID 1 of each running command, as seen from here."""
+        """PID 1 of each running command, as seen from here. That of a sandbox which waits for one has no child."""
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             try:
                 fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             except OSError:
                 continue
-            if fields["PPid"] == str(self.runner_pid) and fields["NSpid"].split()[1:] == ["1"]:
+            if fields["PPid"] == str(self.runner_pid) and fields["NSpid"].split()[1:] == ["1"] and children:
                 found.append(pid)
         return found
 

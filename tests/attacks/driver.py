@@ -1,7 +1,8 @@
 """A runner without a service: starts commands through the real launcher, as the uid that it was started with.
 
 A program, so that tests can have it under another uid. JSON lines on stdin and stdout, one answer a request, in order;
-end of input ends what runs. It refuses to know what is being tested. Started by `tests.attacks.harness`.
+end of input ends what runs. With `--prepared` every command finds a sandbox that waits for it. It refuses to know what
+is being tested. Started by `tests.attacks.harness`.
 
     {"op": "launch", "key", "terms": WorkspaceTerms, "argv", "tty"}  ->  {"pid", "isolation"} or {"failed": {...}}
     {"op": "wait", "key"}                                            ->  {"output": base64, "exit": ManagedExit}
@@ -26,6 +27,7 @@ from adapters.egress_proxy.client import EgressProxy
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from runner.api import WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
+from tests.adapters.linux_sandbox.prepared import PreparedLauncher
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 
@@ -78,10 +80,11 @@ class Running:
 
 
 class Driver:
-    def __init__(self) -> None:
+    def __init__(self, *, prepared: bool) -> None:
         # As a gateway does it; nobody reads the other end here.
         self._liveness = os.pipe()
-        self.launcher = LinuxSandboxLauncher(liveness_fd=self._liveness[1], proxy=EgressProxy())
+        launcher = PreparedLauncher if prepared else LinuxSandboxLauncher
+        self.launcher = launcher(liveness_fd=self._liveness[1], proxy=EgressProxy())
         self.running: dict[str, Running] = {}
 
     async def launch(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class Driver:
 
 
 async def main() -> None:
-    driver = Driver()
+    driver = Driver(prepared="--prepared" in sys.argv)
     await driver.launcher.start()
     requests = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)

@@ -82,12 +82,13 @@ class LaunchRefused(Exception):
 
 
 class SandboxDriver:
-    """The driver program under one identity. Every wait is bounded."""
+    """The driver program under one identity. `prepared`: every command finds a sandbox waiting, where one can be made.
+    Every wait is bounded."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, *, prepared: bool = False) -> None:
         self.identity = identity
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.attacks.driver"],
+            [sys.executable, "-m", "tests.attacks.driver", *(["--prepared"] if prepared else [])],
             cwd=REPOSITORY,
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "CODESPACE_BAIT": "must not be inherited"},
             stdin=subprocess.PIPE,

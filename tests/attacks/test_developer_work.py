@@ -13,6 +13,7 @@ import pytest
 from tests.attacks.harness import REPOSITORY, Finished, Place, SandboxDriver
 
 pytestmark = [pytest.mark.covers("BOX-6"), pytest.mark.timeout(90)]
+FROM_NOTHING = True
 PYTHON = "/usr/bin/python3"
 GIT = "git -c user.name=Agent -c user.email=agent@example.org -c advice.detachedHead=false"
 
