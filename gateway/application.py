@@ -380,10 +380,15 @@ class Application:
         return resumed.exec_command
 
     async def list_holds(
-        self, workspace_id: str | None = None, states: tuple[State, ...] = (), limit: int = 200
+        self,
+        workspace_id: str | None = None,
+        states: tuple[State, ...] = (),
+        limit: int = 200,
+        request_bytes: int = 0,
     ) -> tuple[HoldListed, ...]:
-        """Newest first, without what is asked for. For operators."""
-        return await self._approvals.listed(workspace_id, states, limit)
+        """Newest first. For operators. With what is asked for where that is live and takes no more than
+        `request_bytes`."""
+        return await self._approvals.listed(workspace_id, states, limit, request_bytes)
 
     async def show_hold(self, approval_id: str) -> HoldListed:
         """With what is asked for, while the hold is live. For operators."""

@@ -136,15 +136,18 @@ class ApprovalStore:
         """Holds whose resume was not seen to its end, or is under way; without their requests."""
         return await self._database.read(lambda c: _all(c, "state = 'resuming'", (), -1))
 
-    async def listed(self, workspace_id: str | None, states: tuple[State, ...], limit: int) -> list[Hold]:
-        """Newest first, without their requests. `workspace_id`: None for all; `states`: empty for all."""
+    async def listed(
+        self, workspace_id: str | None, states: tuple[State, ...], limit: int, request_bytes: int = 0
+    ) -> list[Hold]:
+        """Newest first. `workspace_id`: None for all; `states`: empty for all. With those requests that take no more
+        than `request_bytes`."""
         where, values = "1", list[str]()
         if workspace_id is not None:
             where, values = "workspace_id = ?", [workspace_id]
         if states:
             where += f" AND state IN ({', '.join('?' * len(states))})"
             values += states
-        return await self._database.read(lambda c: _all(c, where, tuple(values), limit))
+        return await self._database.read(lambda c: _all(c, where, tuple(values), limit, request_bytes))
 
     async def _step(self, approval_id: str, step: Step, columns: Mapping[str, str | None]) -> bool:
         before, after = NEXT[step]
@@ -163,9 +166,9 @@ class ApprovalStore:
         return await self._database.write(job)
 
 
-_WITHOUT_REQUEST = (
-    "approval_id, tool, workspace_id, request_digest, NULL AS request, state, operation_id, result, created_at,"
-    " resolved_at, finished_at"
+_LISTED = (
+    "approval_id, tool, workspace_id, request_digest, state, operation_id, result, created_at, resolved_at,"
+    " finished_at, CASE WHEN request_bytes <= ? THEN request END AS request"
 )
 
 
@@ -174,9 +177,11 @@ def _one(connection: sqlite3.Connection, where: str, values: tuple[str, ...]) ->
     return None if row is None else _hold(row)
 
 
-def _all(connection: sqlite3.Connection, where: str, values: tuple[str, ...], limit: int) -> list[Hold]:
-    query = f"SELECT {_WITHOUT_REQUEST} FROM approvals WHERE {where} ORDER BY approval_id DESC LIMIT ?"
-    return [_hold(row) for row in connection.execute(query, (*values, limit)).fetchall()]
+def _all(
+    connection: sqlite3.Connection, where: str, values: tuple[str, ...], limit: int, request_bytes: int = 0
+) -> list[Hold]:
+    query = f"SELECT {_LISTED} FROM approvals WHERE {where} ORDER BY approval_id DESC LIMIT ?"
+    return [_hold(row) for row in connection.execute(query, (request_bytes, *values, limit)).fetchall()]
 
 
 def _hold(row: sqlite3.Row) -> Hold:

@@ -125,11 +125,15 @@ class Approvals:
             )
         return hold
 
-    async def listed(self, workspace_id: str | None, states: tuple[State, ...], limit: int) -> tuple[HoldListed, ...]:
-        """Newest first, without requests. Raises `ToolError` WORKSPACE_NOT_FOUND, FILE_OPERATION_FAILED."""
+    async def listed(
+        self, workspace_id: str | None, states: tuple[State, ...], limit: int, request_bytes: int = 0
+    ) -> tuple[HoldListed, ...]:
+        """Newest first, with those requests that are kept and take no more than `request_bytes`. Raises `ToolError`
+        WORKSPACE_NOT_FOUND, FILE_OPERATION_FAILED."""
         if workspace_id is not None:
             self._services.registry.workspace(workspace_id)
-        return tuple(_shown(hold) for hold in await stored(self._store.listed(workspace_id, states, limit)))
+        found = await stored(self._store.listed(workspace_id, states, limit, request_bytes))
+        return tuple(_shown(hold) for hold in found)
 
     async def shown(self, approval_id: str) -> HoldListed:
         """With the request, while it is kept. Raises `ToolError` APPROVAL_NOT_FOUND, FILE_OPERATION_FAILED."""

@@ -7,6 +7,7 @@ application's; hosts and sizes, which are the door's. Joined in `gateway.http.ap
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +25,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.application import Application
 from gateway.errors import Code, ToolError, internal, new_error_id
 from gateway.http.console import views
-from gateway.http.console.actions import ACTIONS, Action, Form, parse_form
+from gateway.http.console.actions import ACTIONS, Action, Form, malformed, parse_form
 from gateway.http.console.events import EventStream, Streams, events
 from gateway.http.console.pages import HEADERS, PAGES, Answers, Page, section_of
 from gateway.http.console.sessions import (
@@ -45,6 +46,9 @@ from gateway.metrics import Metrics
 from gateway.store.database import StoreFailed
 
 LOGIN = "/console/login"
+MAX_LOGIN_BYTES = 16 * 1024
+PARSED_AT_ONCE = 64 * 1024
+"""A larger form is parsed on a thread."""
 KEPT_S = 365 * 24 * 3600
 """By browsers, of a static file, whose address changes with its content."""
 _MORE_STATUS: Mapping[Code, int] = {Code.PROCESS_NOT_FOUND: 404, Code.OPERATION_NOT_FOUND: 404}
@@ -130,7 +134,8 @@ class Console:
         if not same_origin(request):
             self._refuse(request, "origin")
             return self._answers.plain("refused.html", 403, why="This did not come from a page of this console.")
-        form = parse_form(await request.body())
+        body = await request.body()
+        form = parse_form(body) if len(body) <= PARSED_AT_ONCE else await asyncio.to_thread(parse_form, body)
         if not visitor.owns(form.get("form_key", "")):
             self._refuse(request, "form")
             return self._answers.plain("refused.html", 403, why="The page is from another session: load it again.")
@@ -159,7 +164,7 @@ class Console:
             self._refuse(request, "origin")
             return self._answers.plain("refused.html", 403, why="This did not come from a page of this console.")
         try:
-            form = parse_form(await request.body())
+            form = parse_form(await _small_body(request))
         except ToolError as error:
             return self._problem(error)
         where = _inside(form.get("next", "/"))
@@ -232,6 +237,8 @@ class Console:
 
     # --- events -------------------------------------------------------------------------------------------------------
     async def _events(self, request: Request, visitor: Visitor) -> Response:
+        if request.method == "HEAD":
+            return Response(None, 200, HEADERS, "text/event-stream")
         gate = _gate(request)
         seen = request.headers.get("last-event-id") or request.query_params.get("seen", "")
         process_id = request.query_params.get("process")
@@ -268,6 +275,16 @@ class Console:
         assert isinstance(error, HTTPException)
         why = "There is no such page." if error.status_code == 404 else "This address is not asked that way."
         return self._answers.plain("refused.html", error.status_code, why=why)
+
+
+async def _small_body(request: Request) -> bytes:
+    """Of somebody who is not known yet. Raises `ToolError` INVALID_ARGUMENT."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_LOGIN_BYTES:
+            raise malformed("form", "this is no login: load the page again")
+    return body
 
 
 def _gate(request: Request) -> Gate:

@@ -6,10 +6,11 @@ text as it is and not what a parser makes of it. Refuses to know: markup, files.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-PART_LINES = 2_000
-PART_CHARS = 128 * 1024
+PART_CHARS = 48 * 1024
+_FILES = re.compile(r"^\*\*\* (Add|Delete|Update) File: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,41 @@ def kind_of(line: str) -> str:
 
 
 def files_of(patch: str, most: int) -> list[str]:
-    """What the patch says it does with files: its first `most` headers, without the stars, and how many more."""
-    starts = ("*** Add File: ", "*** Delete File: ", "*** Update File: ")
-    named = [line[4:].replace(" File: ", " ") for line in patch.split("\n") if line.startswith(starts)]
+    """What the patch says it does with files: its first `most` headers in short, and how many more."""
+    named = [f"{found[1]} {found[2]}" for found in _FILES.finditer(patch)]
     more = len(named) - most
     return named[:most] + ([f"and {more} more"] if more > 0 else [])
 
 
 def part_of(patch: str, part: int) -> Part:
-    """`part` outside of what there is becomes the nearest."""
-    starts: list[list[Line]] = [[]]
-    chars = added = removed = 0
-    for number, whole in enumerate(patch.removesuffix("\n").split("\n"), 1):
-        kind = kind_of(whole)
-        added += kind == "add"
-        removed += kind == "remove"
-        for at in range(0, max(len(whole), 1), PART_CHARS):
-            text = whole[at : at + PART_CHARS]
-            if starts[-1] and (len(starts[-1]) >= PART_LINES or chars + len(text) > PART_CHARS):
-                starts.append([])
-                chars = 0
-            starts[-1].append(Line(None if at else number, kind, text))
-            chars += len(text)
+    """`part` outside of what there is becomes the nearest. Costs what one part costs, whatever the patch holds: all of
+    it is only searched and counted."""
+    text = patch.removesuffix("\n")
+    starts = _starts(text)
     part = min(max(part, 1), len(starts))
-    return Part(tuple(starts[part - 1]), part, len(starts), added, removed)
+    start = starts[part - 1]
+    end = starts[part] if part < len(starts) else len(text)
+    number = text.count("\n", 0, start) + 1
+    lines: list[Line] = []
+    for at, whole in enumerate(text[start:end].removesuffix("\n" if end < len(text) else "").split("\n")):
+        goes_on = at == 0 and start > 0 and text[start - 1] != "\n"
+        kind = kind_of(_beginning(text, start)) if goes_on else kind_of(whole)
+        lines.append(Line(None if goes_on else number + at, kind, whole))
+    added = text.count("\n+") + text.startswith("+")
+    removed = text.count("\n-") + text.startswith("-")
+    return Part(tuple(lines), part, len(starts), added, removed)
+
+
+def _starts(text: str) -> list[int]:
+    """Where the parts begin: after a line end, or in the middle of a line that is too long."""
+    starts = [0]
+    while len(text) - starts[-1] > PART_CHARS:
+        end = text.rfind("\n", starts[-1], starts[-1] + PART_CHARS) + 1
+        starts.append(end or starts[-1] + PART_CHARS)
+    return starts
+
+
+def _beginning(text: str, at: int) -> str:
+    """The first characters of the line that `at` is in."""
+    start = text.rfind("\n", 0, at) + 1
+    return text[start : start + 64]

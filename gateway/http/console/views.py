@@ -26,8 +26,8 @@ LISTED = 100
 PATCHES_LISTED = 50
 BODY_CHARS = 600
 """Of an instruction in a list."""
-HOLDS_TOLD = 10
-"""Holds of a list whose request is looked into."""
+TOLD_BYTES = 16 * 1024
+"""Of a hold's request that is told in a list."""
 ROW_CHARS = 400
 ARGUMENTS_SHOWN = 200
 ARGUMENT_CHARS = 64 * 1024
@@ -49,10 +49,10 @@ View = Callable[[Application, Asked], Awaitable[dict[str, Any]]]
 
 async def overview(application: Application, asked: Asked) -> dict[str, Any]:
     commands = await _commands(application)
-    pending = await application.list_holds(None, ("pending",), LISTED)
+    pending = await application.list_holds(None, ("pending",), LISTED, TOLD_BYTES)
     return {
         "pending": pending,
-        "about": await _about(application, pending),
+        "about": _about(pending),
         "running": [command for command in commands or () if command.state == "running"],
         "runner_away": commands is None,
         "works": [work for work in await application.inbox.listed(None) if work.state in OPEN_WORK][:LISTED],
@@ -140,19 +140,20 @@ async def _commands(application: Application) -> tuple[ProcessListed, ...] | Non
 
 # --- holds ------------------------------------------------------------------------------------------------------------
 async def holds(application: Application, asked: Asked) -> dict[str, Any]:
-    live = await application.list_holds(None, LIVE_HOLDS, LISTED)
+    live = await application.list_holds(None, LIVE_HOLDS, LISTED, TOLD_BYTES)
     return {
         "live": live,
-        "about": await _about(application, live),
+        "about": _about(live),
         "over": await application.list_holds(None, ("denied", "consumed"), LISTED),
     }
 
 
-async def _about(application: Application, listed: Sequence[HoldListed]) -> dict[str, list[str]]:
-    """The newest holds in a few words each: the command's, or the lines of the patch that name files."""
-    about = {one.approval_id: list[str]() for one in listed}
-    for one in listed[:HOLDS_TOLD]:
-        request = (await application.show_hold(one.approval_id)).request or {}
+def _about(listed: Sequence[HoldListed]) -> dict[str, list[str]]:
+    """What each is about in a few words: the command's, or what the patch does with which files. Empty where that is
+    too much for a list."""
+    about: dict[str, list[str]] = {}
+    for one in listed:
+        request = one.request or {}
         if one.tool == "exec_command":
             about[one.approval_id] = [word[:ROW_CHARS] for word in request.get("command", [])[:12]]
         else:

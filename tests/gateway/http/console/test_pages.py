@@ -72,15 +72,17 @@ async def test_a_denied_hold_shows_no_request_any_more(tmp_path: Path) -> None:
 @pytest.mark.covers("APPR-3")
 async def test_a_large_patch_comes_in_parts_and_says_so(tmp_path: Path) -> None:
     async with browser(tmp_path) as b:
-        lines = "".join(f"+line {n} of it\n" for n in range(3 * diff.PART_LINES))
+        count = 4 * diff.PART_CHARS // 20
+        lines = "".join(f"+line {n:06} of it..\n" for n in range(count))
         text = f"*** Begin Patch\n*** Add File: a.txt\n{lines}*** End Patch\n"
         hold = await soon(b.core.application.hold_patch("demo", text))
         await b.login()
         path = f"/console/holds/{hold.approval_id}"
         first = await b.get(path)
-        assert "Part 1 of 4" in first.text
+        assert "Part 1 of 5" in first.text
         assert len(first.content) < 1024 * 1024
-        assert f"line {3 * diff.PART_LINES - 1} of it" in (await b.get(f"{path}?part=4")).text
+        assert f"line {count - 1:06} of it" in (await b.get(f"{path}?part=5")).text
+        assert "in demo" in (await b.get("/")).text
         for odd in ("0", "-1", "x", "9" * 30, "٣"):
             await b.get(f"{path}?part={odd}")
 

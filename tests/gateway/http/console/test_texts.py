@@ -102,8 +102,8 @@ def test_a_template_that_writes_nothing_at_all_is_an_error() -> None:
 
 
 # --- patches ----------------------------------------------------------------------------------------------------------
-@given(st.text(alphabet="+-@* \nab\r", max_size=400))
-def test_the_parts_of_a_patch_are_all_of_it(text: str) -> None:
+def whole(text: str) -> tuple[str, list[diff.Part]]:
+    """What all parts together show."""
     first = diff.part_of(text, 1)
     parts = [diff.part_of(text, n) for n in range(1, first.parts + 1)]
     lines: list[str] = []
@@ -112,19 +112,29 @@ def test_the_parts_of_a_patch_are_all_of_it(text: str) -> None:
             lines[-1] += line.text
         else:
             lines.append(line.text)
-    assert "\n".join(lines) == text.removesuffix("\n")
+            assert line.number == len(lines)
+    return "\n".join(lines), parts
+
+
+@given(st.text(alphabet="+-@* \nab\r", max_size=400), st.integers(1, 50))
+def test_the_parts_of_a_patch_are_all_of_it(text: str, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(diff, "PART_CHARS", most)
+        shown_text, parts = whole(text)
+        assert shown_text == text.removesuffix("\n")
+        assert all(sum(len(line.text) + 1 for line in part.lines) <= most + 1 for part in parts)
+        kinds = [line.kind for part in parts for line in part.lines if line.number is not None]
+        assert (parts[0].added, parts[0].removed) == (kinds.count("add"), kinds.count("remove"))
 
 
 def test_a_large_patch_is_shown_in_bounded_parts_and_none_of_it_is_lost() -> None:
-    text = "\n".join(["+short"] * (2 * diff.PART_LINES) + ["-" + "x" * (3 * diff.PART_CHARS)])
-    first = diff.part_of(text, 1)
-    parts = [diff.part_of(text, n) for n in range(1, first.parts + 1)]
-    assert all(len(part.lines) <= diff.PART_LINES for part in parts)
-    assert all(sum(len(line.text) for line in part.lines) <= diff.PART_CHARS for part in parts)
-    assert sum(len(line.text) for part in parts for line in part.lines) == len(text) - 2 * diff.PART_LINES
-    assert (first.added, first.removed) == (2 * diff.PART_LINES, 1)
-    assert diff.part_of(text, 0).part == 1
-    assert diff.part_of(text, 10**6).part == first.parts
+    for text in ("+short\n" * 100_000, "\n" * 1_000_000, "-" + "x" * 1_000_000, "+a\n" + "-" + "x" * 200_000 + "\n+b"):
+        shown_text, parts = whole(text)
+        assert shown_text == text.removesuffix("\n")
+        assert all(sum(len(line.text) for line in part.lines) <= diff.PART_CHARS for part in parts)
+    assert {line.kind for line in diff.part_of("-" + "x" * 1_000_000, 5).lines} == {"remove"}
+    assert diff.part_of("+short\n" * 100_000, 0).part == 1
+    assert diff.part_of("+short\n" * 100_000, 10**6).part == diff.part_of("+short\n" * 100_000, 1).parts
 
 
 def test_lines_of_a_patch_have_their_kinds() -> None:
