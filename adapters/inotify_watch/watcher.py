@@ -6,9 +6,10 @@ opened below the root's descriptor and watched by that. It knows no epochs and n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from adapters.filesystem.beneath import Opener
 from adapters.filesystem.roots import open_root
@@ -20,6 +21,8 @@ from adapters.inotify_watch.records import Record
 MAX_MET = 1000
 MAX_WATCHES = 16_384
 """Directories of one root. Each costs about a kilobyte of kernel memory."""
+MAX_ENTRIES = 500_000
+"""That one scan looks at: about two seconds' work."""
 _USER_LIMIT = "/proc/sys/fs/inotify/max_user_watches"
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ESTALE})
 
@@ -31,10 +34,10 @@ class TreeWatcher:
     changes go unseen.
     """
 
-    def __init__(self, opener: Opener, root: str, max_watches: int) -> None:
+    def __init__(self, opener: Opener, root: str, max_watches: int, max_entries: int = MAX_ENTRIES) -> None:
         """Blocks. Raises `OSError` where the root cannot be opened or the kernel gives no instance."""
         self._opener, self._root = opener, root
-        self._max_watches = max_watches
+        self._max_watches, self._max_entries = max_watches, max_entries
         self._paths = WatchedPaths()
         self._dropped: set[int] = set()
         self._moved: Record | None = None
@@ -80,43 +83,55 @@ class TreeWatcher:
     # --- scanning (blocks) --------------------------------------------------------------------------------------------
     def scan(self, tops: Sequence[str] = ("",)) -> list[Change] | None:
         """Watches directories and all below them. Returns the entries it met as created, since a directory that is new
-        may have got them before its watch; None for more than MAX_MET.
+        may have got them before its watch; None for more than MAX_MET. `partial` after more than MAX_ENTRIES.
 
         Raises `OSError` if the root itself cannot be watched.
         """
         met: list[Change] | None = []
         waiting = list(tops)
+        left = self._max_entries
         while waiting:
             path = waiting.pop()
             try:
-                names = self._scan_one(path)
+                with contextlib.closing(self._scan_one(path)) as entries:
+                    for name, is_directory in entries:
+                        left -= 1
+                        if left < 0:
+                            self.partial = True
+                            return None
+                        below = f"{path}/{name}" if path else name
+                        if is_directory:
+                            self._wait(waiting, below)
+                        if met is not None:
+                            met.append(Change("create", below))
+                            met = met if len(met) <= MAX_MET else None
             except OSError as error:
                 if not path:
                     raise
                 self.partial = self.partial or error.errno not in _GONE
-                continue
-            for name, is_directory in names:
-                below = f"{path}/{name}" if path else name
-                if is_directory:
-                    waiting.append(below)
-                if met is not None:
-                    met.append(Change("create", below))
-                    met = met if len(met) <= MAX_MET else None
         return met
 
-    def _scan_one(self, path: str) -> list[tuple[str, bool]]:
+    def _wait(self, waiting: list[str], path: str) -> None:
+        if len(self._paths) + len(waiting) < self._max_watches:
+            waiting.append(path)
+        else:
+            self.partial = True
+
+    def _scan_one(self, path: str) -> Generator[tuple[str, bool], None, None]:
+        """Watches one directory. Its entries, one at a time: there may be millions."""
         fd = self._opener.open_directory(self._root_fd, path.split("/") if path else ())
         try:
             if len(self._paths) >= self._max_watches:
                 self.partial = True
-                return []
+                return
             # First the watch, then the list: what appears in between is seen twice rather than never.
             watch = kernel.add_watch(self._instance, fd)
             self._paths.put(watch, path)
             if not path:
                 self._root_watch = watch
             with os.scandir(fd) as entries:
-                return [(entry.name, _is_directory(entry)) for entry in entries]
+                for entry in entries:
+                    yield entry.name, _is_directory(entry)
         finally:
             os.close(fd)
 

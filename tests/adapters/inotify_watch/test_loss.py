@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from adapters.filesystem.beneath import choose_opener
 from adapters.inotify_watch import kernel
 from adapters.inotify_watch.backend import InotifyWatchBackend
+from adapters.inotify_watch.changes import Change
+from adapters.inotify_watch.watcher import TreeWatcher
 from runner.ports import WatchBackend
 from tests.adapters.inotify_watch.conftest import PATIENCE_S, Watched
 from tests.leaks import holdings, left_over
@@ -113,6 +116,23 @@ async def test_more_directories_than_may_be_watched_are_a_partial_coverage(folde
     assert coverage is not None
     assert coverage.watched == "partial"
     await backend.close()
+
+
+@pytest.mark.covers("WATCH-2")
+@pytest.mark.parametrize(("entries", "partial"), [(30, False), (31, True)])
+def test_a_scan_looks_at_a_bounded_number_of_entries_and_says_so(
+    folders: tuple[Path, Path], entries: int, partial: bool
+) -> None:
+    for number in range(entries):
+        (folders[0] / str(number)).touch()
+    watcher = TreeWatcher(choose_opener(), str(folders[0]), max_watches=10, max_entries=30)
+    try:
+        met = watcher.scan()
+        assert (watcher.partial, met is None) == (partial, partial)
+        (folders[0] / "new").touch()
+        assert list(watcher.take()) == [Change("create", "new")]
+    finally:
+        watcher.close()
 
 
 @pytest.mark.covers("WATCH-2")
