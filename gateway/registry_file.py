@@ -58,7 +58,7 @@ def _destination(text: str) -> str:
     host, port = _split_port(text.lower())
     if port is not None and not (port.isascii() and port.isdigit()):
         raise ValueError(_DESTINATION_FORMS)
-    if port is not None and not 1 <= int(port[:6]) <= 65535:
+    if port is not None and (len(port) > 5 or not 1 <= int(port) <= 65535):
         raise ValueError("has a port that is not between 1 and 65535")
     try:
         ipaddress.ip_network(host, strict=True)

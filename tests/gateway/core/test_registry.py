@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from adapters.egress_proxy.policy import parse_policy
 from gateway.errors import Code, RegistryRefused, ToolError
 from gateway.links import links_over
 from gateway.registry import Guarded, effective_permissions, load_registry
-from gateway.registry_file import MAX_REGISTRY_BYTES, RegistryFile, parse_registry
+from gateway.registry_file import MAX_REGISTRY_BYTES, RegistryFile, WorkspaceEntry, parse_registry
 from gateway.settings import Settings
 from runner.api import Limits
 from tests.gateway.core.support import write_registry
@@ -140,6 +142,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "allow a URL": ({"w": {"root": ROOT, "network_allow": ["https://a.b"]}}, "network_allow.0", "host"),
     "allow everything": ({"w": {"root": ROOT, "network_allow": ["*"]}}, "network_allow.0", "host"),
     "allow a bad port": ({"w": {"root": ROOT, "network_allow": ["a.b:0"]}}, "network_allow.0", "port"),
+    "allow a long port": ({"w": {"root": ROOT, "network_allow": ["a.b:000080"]}}, "network_allow.0", "port"),
     "allow host bits": ({"w": {"root": ROOT, "network_allow": ["10.0.0.1/8"]}}, "network_allow.0", "CIDR"),
     "deny half an address": ({"w": {"root": ROOT, "network_deny": ["10.0.0"]}}, "network_deny.0", "address"),
     "deny no address": ({"w": {"root": ROOT, "network_deny": ["[::1"]}}, "network_deny.0", "IPv6"),
@@ -277,6 +280,23 @@ def test_links_in_a_circle_are_followed_to_no_end(place: Path) -> None:
     (place / "ws/demo/a").symlink_to("b")
     (place / "ws/demo/b").symlink_to("a")
     assert str(place / "ws/demo/a") in links_over(str(place / "ws/demo/a"))
+
+
+PARTS = (
+    *("a", "b.c", "*.", "*", "10.0.0.0", "/8", "/33", "/128", "::1", "[", "]", ":", "80", "0", "000080", "0000165536"),
+    *("99999", "\u00e9", "\u0663", "_", "-", "x-", "1.2.3", "1.2.3.4", "a.1", "%eth0", "::ffff:1.2.3.4", ".", "a."),
+)
+
+
+@pytest.mark.covers("POL-5", "NET-4")
+@given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join))
+def test_the_proxy_understands_every_destination_that_is_accepted(destination: str) -> None:
+    """Else a command of that workspace would be refused at its start, long after the registry was accepted."""
+    try:
+        accepted = WorkspaceEntry(root="/r", network_allow=[destination]).network_allow
+    except ValidationError:
+        return
+    assert parse_policy(accepted, accepted).allow
 
 
 @pytest.mark.covers("POL-5")
