@@ -43,14 +43,12 @@ from adapters.linux_sandbox.probing import (
     weaken,
 )
 from adapters.linux_sandbox.process import SandboxedProcess
-from adapters.linux_sandbox.remedies import IDENTITY, remedy_for
+from adapters.linux_sandbox.remedies import IDENTITY, remedy_for, remedy_without_place
 from adapters.linux_sandbox.roots import Roots
 from adapters.linux_sandbox.waiting import NotUsable, WaitingSandbox
 from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedProcess, SandboxUnavailable
 from sandbox_helper.protocol import Failure, Plan, ProtocolError, Run, parse_object
-
-NO_ROOM_REMEDY = "Give the temporary directory (TMPDIR, else /tmp) some room."
 
 
 class LinuxSandboxLauncher:
@@ -144,8 +142,11 @@ class LinuxSandboxLauncher:
                     async with temporary_workspace() as terms:
                         probe = await self._run_probe(helper, terms)
                 except OSError as error:
-                    message = f"no temporary directory for the sandbox's probe: {error.strerror}"
-                    raise SandboxUnavailable("probe", errno_name(error), message, remedy=NO_ROOM_REMEDY) from error
+                    message, name = (
+                        f"no temporary directory for the sandbox's probe: {error.strerror}",
+                        errno_name(error),
+                    )
+                    raise SandboxUnavailable("probe", name, message, remedy=remedy_without_place(name)) from error
                 self._probe = probe
         return probe
 

@@ -25,7 +25,8 @@ _USERNS = {
     "(ulimit -u, systemd's TasksMax, --pids-limit of the container engine).",
     "ENOMEM": "The machine or its control group has no memory left: wait until commands have ended, or give it more.",
     "ENOSPC": "No namespaces are left. The limits are in /proc/sys/user: sysctl -w user.max_user_namespaces=16384, and "
-    "the same for user.max_mnt_namespaces, max_pid_, max_net_, max_ipc_, max_uts_ and max_cgroup_namespaces.",
+    "the same for user.max_mnt_namespaces, max_pid_, max_net_, max_ipc_, max_uts_ and max_cgroup_namespaces. They hold "
+    "for each user in each user namespace, a container's too. Where they are high, end what holds so many.",
 }
 _MOUNT = (
     f"Mounts inside the sandbox are refused. {_SECCOMP} Docker with AppArmor: --security-opt apparmor=unconfined. "
@@ -46,17 +47,27 @@ OWN_PROC = (
 CGROUP_NAMESPACE = "Allow CLONE_NEWCGROUP in the container engine's seccomp profile."
 IDENTITY = (
     "Run as an ordinary user, or chown the workspace to one: its file system cannot be mounted with an id map "
-    "(needs Linux 5.12 and a file system that supports it)."
+    "(needs Linux 5.12, a file system that supports it, and root of the machine: root of a user namespace never can)."
 )
+MEMORY = "for each process, not for all of them together, and private memory only"
+"""What RLIMIT_DATA counts: no shared mapping, no page cache."""
 LIMITS = (
     "Delegate a cgroup v2 subtree with the memory and pids controllers: systemd: Delegate=memory pids in the unit, or "
     "systemd-run --user --scope -p Delegate=yes codespace serve … In a container the groups are read-only by default; "
     "there --memory and --pids-limit of Docker and Podman bound all commands together."
 )
 
+_FEW_IDS = (
+    "In a user namespace (unshare -r, a rootless container) root has no ids but those mapped there "
+    "(cat /proc/self/uid_map): run it outside, as yourself, or map a range of ids (/etc/subuid, /etc/subgid)."
+)
 _MAPS = (
     "The id maps were refused. As root the helper needs CAP_SETUID, CAP_SETGID and CAP_SYS_ADMIN: run it as an "
-    f"ordinary user instead. {_UBUNTU}"
+    f"ordinary user instead. {_FEW_IDS} {_UBUNTU}"
+)
+_NO_PROC = (
+    "CodeSpace needs /proc where it runs, also to give commands one: mount -t proc proc /proc, or start it without "
+    "what hides /proc (a chroot, a service's ProcSubset= or InaccessiblePaths=)."
 )
 _PROTECT = (
     "Replace what is not a plain file or directory at a protected name (a link, a FIFO, a socket), or take the name "
@@ -89,8 +100,18 @@ _BY_STAGE = {
 }
 
 
+_ROOM = "Give the temporary directory (TMPDIR, else /tmp) some room, and the permission to make directories in it."
+
+
+def remedy_without_place(errno: str) -> str:
+    """What to do where the probe's workspace could not be made. EINVAL: its owner is no id of this user namespace."""
+    return _FEW_IDS if errno == "EINVAL" else _ROOM
+
+
 def remedy_for(failure: Failure) -> tuple[str, str | None]:
     """(the protection or step that is missing, what to do)."""
+    if failure.errno in ("ENOENT", "ENOTDIR") and f"{failure.path}/".startswith("/proc/"):
+        return "proc", _NO_PROC
     if failure.stage == "namespace":
         return "user_namespace", _USERNS.get(failure.errno, _MOUNT)
     if failure.stage in ("mounts", "pivot"):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from adapters.linux_sandbox.cgroups import CONTROLLERS, NoSubtree
 from adapters.linux_sandbox.network import network_protections
 from adapters.linux_sandbox.plan import Abilities
-from adapters.linux_sandbox.remedies import CGROUP_NAMESPACE, IDENTITY, LIMITS, OWN_PROC
+from adapters.linux_sandbox.remedies import CGROUP_NAMESPACE, IDENTITY, LIMITS, MEMORY, OWN_PROC
 from runner.api import Isolation, IsolationReport, Limits, Protection, WorkspaceTerms
 from sandbox_helper.protocol import NAMESPACES, Plan
 
@@ -143,7 +143,7 @@ def _limit_protections(
     for name, wanted, here, weaker in (
         ("process_limit", limits.processes, inside["NPROC"], None),
         ("cpu_limit", limits.cpu_s, inside["CPU"], "for each process, not for all of them together"),
-        ("memory_limit", limits.memory_mb << 20, inside["DATA"], "for each process, not for all of them together"),
+        ("memory_limit", limits.memory_mb << 20, inside["DATA"], MEMORY),
         ("file_size_limit", limits.file_size_mb << 20, inside["FSIZE"], None),
         ("open_files_limit", limits.open_files, inside["NOFILE"], None),
     ):

@@ -8,10 +8,13 @@ registries and terminals. Joined in `gateway.__main__` for `codespace selftest`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,12 +23,14 @@ from adapters.linux_sandbox.host import ROOT_STAND_IN_ID
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.linux_sandbox.selftest import bait
 from adapters.linux_sandbox.selftest.bait import Bait
-from runner.api import ErrorCode, Limits, RunnerError, WorkspaceTerms
+from runner.api import ErrorCode, Limits, Protection, RunnerError, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, LaunchUncertain, ManagedExit, SandboxUnavailable
 
 TARGETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "targets.json")
 """Probe to its kind and to the errnos that count as the refusal meant; null: refused without one."""
 RUN_S = 60
+AN_ORDINARY_ID = 1000
+"""Of a user's own workspace: the first that systems give."""
 _MAX_OUTPUT_BYTES = 1024 * 1024
 State = Literal["blocked", "open", "untried"]
 
@@ -74,6 +79,8 @@ async def selftest() -> list[Tried]:
     wanted = await asyncio.to_thread(targets)
     interpreter = await asyncio.to_thread(find_interpreter)
     owner = ROOT_STAND_IN_ID if os.geteuid() == 0 else None
+    if owner is not None:
+        await check_workspaces()
     context = bait.lay_out(owner)
     laid = await asyncio.to_thread(context.__enter__)
     try:
@@ -98,6 +105,47 @@ def find_interpreter() -> str:
         ErrorCode.INTERNAL,
         "The probes need a Python interpreter that commands can see, below /usr: install python3 there.",
     )
+
+
+async def check_workspaces() -> None:
+    """As root the probes run as a user that no workspace belongs to, for whom no id is mapped. That proves nothing of a
+    machine where neither a workspace of root nor one of an ordinary user could have a sandbox.
+
+    Raises `RunnerError` SANDBOX_UNAVAILABLE there, OSError where a workspace has no place.
+    """
+    launcher = LinuxSandboxLauncher()
+    missing: Protection | None = None
+    try:
+        for owner in (0, AN_ORDINARY_ID):
+            root = await asyncio.to_thread(_directory_of, owner)
+            if root is None:
+                continue
+            try:
+                report = await launcher.report(WorkspaceTerms(workspace_id="selftest", root=root, protect=()))
+            finally:
+                await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+            if report.available:
+                return
+            missing = missing or next(p for p in report.protections if p.required and p.state == "off")
+    finally:
+        await launcher.close()
+    assert missing is not None
+    details = {"feature": missing.name, "errno": missing.errno, "remedy": missing.remedy}
+    message = f"no workspace of root or of an ordinary user can have a sandbox here: {missing.detail or missing.name}"
+    raise RunnerError(ErrorCode.SANDBOX_UNAVAILABLE, message, details=details)
+
+
+def _directory_of(owner: int) -> str | None:
+    """None where the id is not mapped in this user namespace."""
+    root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-selftest-"))
+    try:
+        os.chown(root, owner, owner)
+    except OSError as error:
+        os.rmdir(root)
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+    return root
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,20 @@ def test_a_symptom_without_a_known_cause_has_no_made_up_remedy() -> None:
     assert remedy_for(Failure("verify", "EPERM", "", "refused")) == ("verify", None)
 
 
+def test_a_place_that_cannot_be_given_away_is_not_short_of_room() -> None:
+    assert "uid_map" in remedies.remedy_without_place("EINVAL")
+    assert "TMPDIR" in remedies.remedy_without_place("ENOSPC")
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/self/ns/user"])
+@pytest.mark.parametrize("stage", ["namespace", "mounts", "identity"])
+def test_a_proc_that_is_not_mounted_is_named_whatever_missed_it_first(stage: str, path: str) -> None:
+    feature, remedy = remedy_for(Failure(stage, "ENOENT", path, "No such file or directory"))
+    assert feature == "proc"
+    assert "mount -t proc" in (remedy or "")
+    assert remedy_for(Failure(stage, "ENOENT", "/processes", ""))[0] != "proc"
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_missing_directory_is_never_blamed_on_an_engine(stage: str) -> None:
     remedy = remedy_for(Failure(stage, "ENOENT", "/opt/tool", "No such file or directory"))[1]

@@ -53,6 +53,12 @@ async def test_a_workspace_without_a_sandbox_says_none(launcher: LinuxSandboxLau
 ordinary = pytest.mark.skipif(os.geteuid() == 0, reason="test_ordinary_user runs it as one")
 
 
+async def test_the_memory_limit_says_what_it_counts(launcher: LinuxSandboxLauncher) -> None:
+    limit = next(p for p in (await launcher.report(None)).protections if p.name == "memory_limit")
+    # A delegated control group counts all memory of all processes.
+    assert limit.state == "active" or (limit.detail or "").endswith("private memory only")
+
+
 async def on_a_machine_that(lacks: str, workspace: str) -> dict[str, object]:
     run = await asyncio.create_subprocess_exec(
         sys.executable, str(HERE / "lacking_machine.py"), lacks, workspace, cwd=REPOSITORY,

@@ -21,6 +21,7 @@ from gateway.cli.selftest import State, Tried
 
 REPOSITORY = Path(__file__).parents[3]
 DENY = REPOSITORY / "tests" / "adapters" / "linux_sandbox" / "deny_calls.py"
+MAPPED = DENY.with_name("mapped_root.py")
 PROGRAM = (sys.executable, "-m", "gateway", "selftest")
 WAIT_S = 100
 IDENTITIES: list[int | None] = [None, 12345] if os.geteuid() == 0 else [None]
@@ -71,6 +72,36 @@ def test_without_a_sandbox_it_fails_and_says_what_is_missing() -> None:
     done = selftest(prefix=(sys.executable, str(DENY), "unshare"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: SANDBOX_UNAVAILABLE: selftest: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root maps ids")
+@pytest.mark.covers("BOX-4", "IMG-3")
+@pytest.mark.parametrize(
+    ("ids", "remedy"),
+    [("0 0 1", "/proc/self/uid_map"), ("0 0 1\n61000 61000 1", "root of a user namespace never can")],
+    ids=["root-alone", "root-and-the-probes'-user"],
+)
+def test_root_of_a_user_namespace_in_which_no_workspace_could_have_a_sandbox_fails(ids: str, remedy: str) -> None:
+    done = selftest(prefix=(sys.executable, str(MAPPED), ids))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: SANDBOX_UNAVAILABLE: selftest: ")
+    assert remedy in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root maps ids")
+@pytest.mark.covers("IMG-3")
+def test_root_of_a_user_namespace_in_which_a_user_s_workspace_could_passes() -> None:
+    """The control for the one above."""
+    done = selftest(prefix=(sys.executable, str(MAPPED), "0 0 65536"))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root unmounts")
+@pytest.mark.covers("BOX-4", "IMG-3")
+def test_a_machine_whose_proc_is_gone_is_told_to_mount_it() -> None:
+    done = selftest(prefix=("/usr/bin/unshare", "--mount", "/bin/sh", "-c", 'umount -l /proc && exec "$@"', "sh"))
+    assert done.returncode == 1
+    assert "mount -t proc proc /proc" in done.stderr
 
 
 @dataclass(frozen=True)
