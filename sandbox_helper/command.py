@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 
 from sandbox_helper import limits, posture, terminal
@@ -42,16 +43,21 @@ def start(plan: Plan, run: Run, streams: Streams | None, reporter: Reporter, sla
 
 
 def warm_up(plan: Plan, streams: Streams | None) -> None:
-    """For a child that waits: what can be done before it knows its command, and the way to exec once, as far as an
-    argument that no exec takes. That copies memory shared with the server now, where the next time writes to it."""
+    """For a child that waits: what can be done before it knows its command, and the way to exec once, up to a fork that
+    the kernel refuses. That copies memory shared with the server now, where the next time writes to it. Raises OSError.
+    """
+    _enter(plan)
+    os.chdir("/")
     if streams is None:
         return  # its command is forked, and gets limits of its own
-    limits.apply(plan.limits)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
     try:
-        _popen(plan, (b"\0",), streams)
-    except ValueError:
-        return
-    raise VerifyFailed("a program's name with NUL was started")
+        _popen(plan, (b"/",), streams)
+    except OSError:
+        pass  # nobody could run a directory either
+    else:
+        raise VerifyFailed("a directory was run")
+    limits.apply(plan.limits)
 
 
 def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
@@ -116,8 +122,12 @@ def _explained(error: OSError, plan: Plan, run: Run) -> OSError:
 def _enter_place(plan: Plan, reporter: Reporter, *, limited: bool = False) -> None:
     if not limited:
         limits.apply(plan.limits)
-    os.umask(plan.umask)
     reporter.enter("chdir")
+    _enter(plan)
+
+
+def _enter(plan: Plan) -> None:
+    os.umask(plan.umask)
     os.chdir(plan.workspace)
     # A working directory outside the new root would be a way out (CVE-2024-21626); the kernel names it unreachable.
     if os.getcwd() != plan.workspace:
