@@ -5,6 +5,8 @@ Pure: it knows no process and no disk. Called by `search`.
 
 from __future__ import annotations
 
+import os
+
 from adapters.filesystem.cursor import Place
 from adapters.filesystem.paths import displayed
 from adapters.ripgrep.output import MAX_PAGE_BYTES, RawMatch, shown
@@ -29,7 +31,7 @@ class Page:
 
     def add(self, path: str, match: RawMatch) -> bool:
         """False if the page was full. The first match always fits."""
-        size = len(path) + match.size
+        size = len(os.fsencode(path)) + match.size
         if self._last and (len(self.matches) >= self._limit or self._bytes + size > MAX_PAGE_BYTES):
             self.next_place = self._last
             return False

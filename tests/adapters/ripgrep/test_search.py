@@ -16,7 +16,8 @@ import pytest
 from adapters.ripgrep.batches import SMALL_BYTES
 from adapters.ripgrep.output import MAX_PAGE_BYTES, MAX_TEXT_BYTES
 from adapters.ripgrep.search import RipgrepSearch
-from runner.api import ErrorCode, GrepFiles, GrepMatch, RunnerError, WorkspaceRef
+from runner.api import MAX_FRAME_BYTES, ErrorCode, GrepFiles, GrepMatch, RunnerError, WorkspaceRef
+from runner.wire import encode_frame
 from tests.adapters.ripgrep.conftest import MakeSearch, Searched
 
 FILLER = "filler\n" * (SMALL_BYTES // 7 + 1)
@@ -233,6 +234,18 @@ async def test_a_page_is_bounded_in_bytes_too(searched: Searched, lines_each: in
     assert len(pages) > 2
     assert [(match.path, match.line) for page in pages for match in page.matches] == expected
     assert all(len(page.model_dump_json()) < MAX_PAGE_BYTES * 2 for page in pages)
+
+
+@pytest.mark.covers("FS-6", "UDS-1")
+async def test_a_page_fits_a_frame_however_its_paths_and_lines_are_written_out(searched: Searched) -> None:
+    """JSON writes twelve bytes for one character of such a path, and six for one of such a line."""
+    folder = "/".join(["\U0001f600" * 60] * 16)
+    searched.put(f"{folder}/f", ("\x01" * 1000 + "\n") * 1000)
+    pages = await searched.pages("\\x01", limit=1000)
+    assert sum(len(page.matches) for page in pages) == 1000
+    for page in pages:
+        frame = encode_frame({"id": 1, "result": page.model_dump(mode="json", exclude_none=True)})
+        assert len(frame) < MAX_FRAME_BYTES
 
 
 @pytest.mark.covers("FS-6")
