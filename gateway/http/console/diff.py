@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 PART_CHARS = 48 * 1024
+PART_LINES = 4_000
 _FILES = re.compile(r"^\*\*\* (Add|Delete|Update) File: (.*)$", re.MULTILINE)
 
 
@@ -69,9 +70,13 @@ def part_of(patch: str, part: int) -> Part:
 def _starts(text: str) -> list[int]:
     """Where the parts begin: after a line end, or in the middle of a line that is too long."""
     starts = [0]
-    while len(text) - starts[-1] > PART_CHARS:
-        end = text.rfind("\n", starts[-1], starts[-1] + PART_CHARS) + 1
-        starts.append(end or starts[-1] + PART_CHARS)
+    while len(text) - starts[-1] > PART_CHARS or text.count("\n", starts[-1]) > PART_LINES:
+        start, most = starts[-1], PART_CHARS
+        end = text.rfind("\n", start, start + most) + 1
+        while text.count("\n", start, end) > PART_LINES:
+            most //= 2
+            end = text.rfind("\n", start, start + most) + 1
+        starts.append(end or start + most)
     return starts
 
 
