@@ -3,9 +3,9 @@
 #
 #   deploy/up.sh [TAG]     default codespace:latest
 #
-# Reads ENGINE; HOME_DIR (default deploy/local) holds etc/registry.json, workspaces/, data/ and run/, which are made if
-# they are missing, with a workspace called demo. The appliance runs as CODESPACE_UID:CODESPACE_GID, by default the
-# caller, or 10001 where that is root.
+# Reads ENGINE; NAME (default codespace); FLAGS, more words for `docker run`, such as --memory 8g. HOME_DIR (default
+# deploy/local) holds etc/registry.json, workspaces/, data/ and run/, which are made if they are missing, with a workspace
+# called demo. The appliance runs as CODESPACE_UID:CODESPACE_GID, by default the caller, or 10001 where that is root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,7 +30,11 @@ chmod 0700 "$home/data"
 flags=(--user "$uid:$gid" --cap-drop ALL --security-opt no-new-privileges --read-only --tmpfs /tmp)
 case $(basename "$engine") in
   # Podman's default profile permits what the sandbox needs, and it has another word for /proc as the kernel made it.
-  podman*) flags+=(--security-opt unmask=ALL --userns keep-id) ;;
+  podman*)
+    flags+=(--security-opt unmask=ALL)
+    # Without root there, a user is itself inside only by this.
+    [ "$(id -u)" -eq 0 ] || flags+=(--userns keep-id)
+    ;;
   *) flags+=(--security-opt "seccomp=$PWD/image/seccomp.json" --security-opt systempaths=unconfined) ;;
 esac
 if [ -r /sys/module/apparmor/parameters/enabled ] && grep -q Y /sys/module/apparmor/parameters/enabled; then
@@ -38,6 +42,9 @@ if [ -r /sys/module/apparmor/parameters/enabled ] && grep -q Y /sys/module/appar
   grep -qs '^codespace ' /sys/kernel/security/apparmor/profiles || say "load the AppArmor profile first: sudo apparmor_parser -r image/apparmor/codespace"
   flags+=(--security-opt apparmor=codespace)
 fi
+
+read -ra more <<<"${FLAGS:-}"
+flags+=("${more[@]}")
 
 "$engine" rm --force "$name" >/dev/null 2>&1 || true
 "$engine" run --detach --name "$name" --restart unless-stopped --stop-timeout 10 "${flags[@]}" \
