@@ -5,8 +5,6 @@ Refuses to know: what tools do. Never sends a call twice: a lost answer is said 
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import sys
 from pathlib import Path
@@ -18,8 +16,7 @@ from gateway.cli.unix_http import (
     CLIENT_INFO_KEY,
     MODERN,
     PROTOCOL_VERSION_KEY,
-    UnixConnection,
-    cannot_connect,
+    ask,
     problem_of,
     request_headers,
 )
@@ -63,26 +60,16 @@ def call_tool(tool: str, arguments: dict[str, Any], socket: Path) -> dict[str, A
     }
     params = {"name": tool, "arguments": arguments, "_meta": meta}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
-    connection = UnixConnection(socket, TIMEOUT_S)
-    try:
-        try:
-            connection.connect()
-        except OSError as error:
-            raise cannot_connect(socket, error) from None
-        try:
-            # An appliance that takes no more of it has answered why.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request("POST", "/mcp", body, request_headers("tools/call", params))
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise Failed(
-                f"the answer was lost ({type(error).__name__})",
-                tool,
-                "the call may have been carried out: look before you repeat it",
-            ) from None
-    finally:
-        connection.close()
+    status, answer = ask(
+        socket,
+        "POST",
+        "/mcp",
+        body,
+        request_headers("tools/call", params),
+        timeout_s=TIMEOUT_S,
+        on=tool,
+        if_lost="the call may have been carried out: look before you repeat it",
+    )
     try:
         decoded = json.loads(answer)
     except ValueError:
@@ -92,4 +79,4 @@ def call_tool(tool: str, arguments: dict[str, Any], socket: Path) -> dict[str, A
         return result
     if isinstance(decoded, dict) and isinstance(decoded.get("error"), dict) and "jsonrpc" in decoded:
         raise ConfigurationError("the request was refused", tool, str(decoded["error"].get("message")))
-    raise Failed("the appliance refused", tool, problem_of(response.status, answer))
+    raise Failed("the appliance refused", tool, problem_of(status, answer))

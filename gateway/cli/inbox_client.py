@@ -5,7 +5,6 @@ Refuses to know: any command. Used by `gateway.cli.steering` and `gateway.cli.pr
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from gateway.cli.console import Failed
-from gateway.cli.unix_http import UnixConnection, cannot_connect, problem_of
+from gateway.cli.unix_http import ask, problem_of
 
 TIMEOUT_S = 60.0
 
@@ -24,23 +23,18 @@ def inbox(socket: Path, method: str, *place: str, query: Mapping[str, str] | Non
     if query:
         path += f"?{urlencode(query)}"
     sent = None if body is None else json.dumps(body).encode()
-    connection = UnixConnection(socket, TIMEOUT_S)
-    try:
-        try:
-            connection.connect()
-        except OSError as error:
-            raise cannot_connect(socket, error) from None
-        try:
-            connection.request(method, path, sent, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            name = type(error).__name__
-            raise Failed(f"the answer was lost ({name})", path, "look at its state before you repeat it") from None
-    finally:
-        connection.close()
-    if response.status >= 400:
-        raise Failed("the appliance refused", shown("/".join(place)), problem_of(response.status, answer))
+    status, answer = ask(
+        socket,
+        method,
+        path,
+        sent,
+        {"Content-Type": "application/json"},
+        timeout_s=TIMEOUT_S,
+        on=path,
+        if_lost="look at its state before you repeat it",
+    )
+    if status >= 400:
+        raise Failed("the appliance refused", shown("/".join(place)), problem_of(status, answer))
     return json.loads(answer)
 
 

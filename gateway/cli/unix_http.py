@@ -1,11 +1,12 @@
 """HTTP/1.1 requests over a Unix socket, with the standard library alone, and the headers of MCP requests.
 
-Refuses to know: tools, sessions. Used by `codespace call` and `codespace connect`, which must start fast.
+Refuses to know: tools, sessions. Used by the commands that speak to a running appliance, which must start fast.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import http.client
 import socket
@@ -74,6 +75,37 @@ def header_value(text: str) -> str:
     if plain and text:
         return text
     return "=?base64?" + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode() + "?="
+
+
+def ask(
+    socket: Path,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    on: str,
+    if_lost: str,
+) -> tuple[int, bytes]:
+    """Status and body of one answer, on a connection of its own. `on`: what it is about. `if_lost`: what to do where
+    the answer is lost. Raises `OperatorError`."""
+    connection = UnixConnection(socket, timeout_s)
+    try:
+        try:
+            connection.connect()
+        except OSError as error:
+            raise cannot_connect(socket, error) from None
+        try:
+            # An appliance that takes no more of it has answered why.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed(f"the answer was lost ({type(error).__name__})", on, if_lost) from None
+    finally:
+        connection.close()
 
 
 def problem_of(status: int, body: bytes) -> str:
