@@ -22,25 +22,19 @@ async def read_file(
     services: Services, workspace_id: str, path: str, offset: int | None, limit: int | None
 ) -> api.FileContent:
     """Raises `ToolError`: the decisions' codes and the runner's. Safe to cancel."""
-    workspace = services.decide("read", workspace_id, Action.READ)
-    await services.verify_root(workspace)
-    runner, _ = services.present_runner()
-    return await _answer(
-        runner.read_file(api.ReadFile(workspace=workspace.ref(), path=path, offset=offset, limit=limit))
-    )
+    runner, workspace = await _reader(services, "read", workspace_id)
+    return await _answer(runner.read_file(api.ReadFile(workspace=workspace, path=path, offset=offset, limit=limit)))
 
 
 async def find_files(
     services: Services, workspace_id: str, pattern: str, limit: int | None, cursor: str | None
 ) -> api.FindPage:
     """As `read_file`."""
-    workspace = services.decide("find", workspace_id, Action.READ)
-    await services.verify_root(workspace)
-    runner, _ = services.present_runner()
+    runner, workspace = await _reader(services, "find", workspace_id)
     return await _answer(
         runner.find_files(
             api.FindFiles(
-                workspace=workspace.ref(),
+                workspace=workspace,
                 pattern=pattern,
                 limit=DEFAULT_MATCHES if limit is None else limit,
                 cursor=cursor,
@@ -62,13 +56,11 @@ async def grep_files(
     cursor: str | None,
 ) -> api.GrepPage:
     """As `read_file`."""
-    workspace = services.decide("grep", workspace_id, Action.READ)
-    await services.verify_root(workspace)
-    runner, _ = services.present_runner()
+    runner, workspace = await _reader(services, "grep", workspace_id)
     return await _answer(
         runner.grep_files(
             api.GrepFiles(
-                workspace=workspace.ref(),
+                workspace=workspace,
                 pattern=pattern,
                 glob=glob,
                 ignore_case=ignore_case,
@@ -79,6 +71,14 @@ async def grep_files(
             )
         )
     )
+
+
+async def _reader(services: Services, tool: str, workspace_id: str) -> tuple[api.Runner, api.WorkspaceRef]:
+    """Registry → policy → root → runner. Raises `ToolError`."""
+    workspace = services.decide(tool, workspace_id, Action.READ)
+    await services.verify_root(workspace)
+    runner, _ = services.present_runner()
+    return runner, workspace.ref()
 
 
 async def _answer(work: Awaitable[T]) -> T:

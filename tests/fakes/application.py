@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.answers import (
     ClaimAnswer,
@@ -54,6 +55,13 @@ ALL_TOOLS = FIRST_TOOLS | {
     "steer_complete",
     "work_finish",
 }
+
+
+def _arguments(method: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A call's arguments in the order of the real method, defaults included. Raises TypeError for others."""
+    bound = inspect.signature(method).bind(None, *given, **named)
+    bound.apply_defaults()
+    return bound.args[1:]
 
 
 class FakeApplication(Application):
@@ -115,29 +123,12 @@ class FakeApplication(Application):
             matches=tuple(api.FoundPath(path=path, type="file") for path in sorted(self.files)), truncated=False
         )
 
-    async def grep_files(
-        self,
-        workspace_id: str,
-        pattern: str,
-        glob: str | None = None,
-        ignore_case: bool = False,
-        gitignore: bool = False,
-        context: int = 0,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> api.GrepPage:
-        self._called("grep", (workspace_id, pattern, glob, ignore_case, gitignore, context, limit, cursor))
+    async def grep_files(self, *given: Any, **named: Any) -> api.GrepPage:
+        self._called("grep", _arguments(Application.grep_files, given, named))
         return api.GrepPage(matches=(api.GrepMatch(path="hello.txt", line=1, text="hello"),), truncated=False)
 
-    async def apply_patch(
-        self,
-        workspace_id: str,
-        patch: str,
-        expected_versions: Mapping[str, str] | None = None,
-        operation_key: str | None = None,
-        check_only: bool = False,
-    ) -> PatchAnswer:
-        self._called("apply_patch", (workspace_id, patch, expected_versions, operation_key, check_only))
+    async def apply_patch(self, *given: Any, **named: Any) -> PatchAnswer:
+        self._called("apply_patch", _arguments(Application.apply_patch, given, named))
         return PatchAnswer(
             status="applied",
             operation_id="op_1",
@@ -158,14 +149,8 @@ class FakeApplication(Application):
             events=(),
         )
 
-    async def hold_patch(
-        self,
-        workspace_id: str,
-        patch: str,
-        expected_versions: Mapping[str, str] | None = None,
-        operation_key: str | None = None,
-    ) -> HoldAnswer:
-        self._called("approval_create", (workspace_id, patch, expected_versions, operation_key))
+    async def hold_patch(self, *given: Any, **named: Any) -> HoldAnswer:
+        self._called("approval_create", _arguments(Application.hold_patch, given, named))
         return HoldAnswer(approval_id="apr_1", state="pending")
 
     async def hold_exec(
