@@ -22,11 +22,11 @@ from adapters.filesystem.tree import Rules
 from runner.api import RunnerError
 
 MAX_FILE_BYTES = 64 * 1024
-MAX_LINES = 4096
-"""Of one file."""
+MAX_PATTERNS = 4096
+"""In all files that count for one directory."""
 MAX_GROUPS = 512
-"""Changes between patterns that ignore, take back, or mean directories alone, in all files that count for one
-directory: each name is held against so many expressions."""
+"""The same, of consecutive patterns that ignore, take back, or mean directories alone: each name is held against so
+many expressions."""
 _NAME = ".gitignore"
 _NAMED_CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -52,6 +52,7 @@ class Pattern(NamedTuple):
 class _Group:
     """Consecutive lines of one kind, and what they say inside one directory."""
 
+    patterns: int
     here: Here
     negated: bool
     directories_only: bool
@@ -70,7 +71,9 @@ class GitIgnore:
             for group in self._groups
             if (here := group.here.enter(name) if name else group.here) is not None
         ]
-        added = list(itertools.islice(_groups(_lines(directory_fd)), MAX_GROUPS - len(kept) + 1))
+        lines = _lines(directory_fd)
+        fits = len(lines) <= MAX_PATTERNS - sum(group.patterns for group in kept)
+        added = list(itertools.islice(_groups(lines), MAX_GROUPS - len(kept) + 1)) if fits else []
         return GitIgnore((*kept, *added) if len(kept) + len(added) <= MAX_GROUPS else tuple(kept))
 
     def leaves_out(self, name: str, *, is_directory: bool) -> bool:
@@ -89,9 +92,10 @@ class GitIgnore:
 def _groups(lines: Iterable[str]) -> Iterable[_Group]:
     patterns = (pattern for line in lines if (pattern := parse_line(line)) is not None)
     for (negated, directories_only), group in itertools.groupby(patterns, lambda pattern: pattern[1:]):
-        here = Glob(*(pattern.glob for pattern in group)).top()
+        globs = [pattern.glob for pattern in group]
+        here = Glob(*globs).top()
         if here is not None:
-            yield _Group(here, negated, directories_only)
+            yield _Group(len(globs), here, negated, directories_only)
 
 
 def parse_line(line: str) -> Pattern | None:
@@ -135,7 +139,7 @@ def _lines(directory_fd: int) -> list[str]:
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             return []
         lines = os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace").split("\n")
-        return lines if len(lines) <= MAX_LINES else []
+        return [line for line in lines if line and not line.startswith("#")]
     except OSError:
         return []
     finally:

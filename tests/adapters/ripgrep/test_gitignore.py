@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adapters.filesystem.beneath import choose_opener
 from adapters.filesystem.glob import Glob
 from adapters.filesystem.tree import TreeWalk
-from adapters.ripgrep.gitignore import MAX_FILE_BYTES, MAX_GROUPS, GitIgnore
+from adapters.ripgrep.gitignore import MAX_FILE_BYTES, MAX_GROUPS, MAX_PATTERNS, GitIgnore
 from tests.adapters.ripgrep.conftest import Searched
 
 TREE = (
@@ -174,9 +174,11 @@ async def test_ignore_files_count_only_when_asked_for(searched: Searched) -> Non
         " " * (MAX_FILE_BYTES - 100) + "x",  # trailing spaces that are none
         "x\n!y\n" * (MAX_FILE_BYTES // 6),
         "*a*b*c*d\n" * (MAX_FILE_BYTES // 10),
-        "x\n!y\n" * (MAX_GROUPS // 5),  # few enough in one directory, too many further down
+        # Few enough in one directory, too many further down.
+        "x\n!y\n" * (MAX_GROUPS // 5),
+        "".join(f"**/d/no{number}\n" for number in range(MAX_PATTERNS // 2)),
     ],
-    ids=["spaces", "groups", "lines", "nested"],
+    ids=["spaces", "groups", "patterns", "nested groups", "nested patterns"],
 )
 async def test_hostile_ignore_files_are_read_in_no_time_and_at_worst_give_no_rules(
     searched: Searched, rules: str
