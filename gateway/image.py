@@ -36,15 +36,28 @@ def check_container() -> None:
         raise ConfigurationError("no temporary directory is writable", temporary, f"add --tmpfs {temporary}")
 
 
-def check_root_inside(
-    file: str, key: str, root: str, status: os.stat_result, profile: Profile, *, shut: bool = False
-) -> None:
+def mount_of(path: str) -> str:
+    """Id of the mount that a path is on (`mnt_id` of /proc/self/fdinfo, proc(5)). Raises OSError.
+
+    The device number does not tell: an engine may keep an image in a plain directory, of the same file system as
+    what is mounted into it, as rootless Podman does.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+    finally:
+        os.close(descriptor)
+    return fields["mnt_id"].strip()
+
+
+def check_root_inside(file: str, key: str, root: str, profile: Profile, *, shut: bool = False) -> None:
     """A root inside the image must be mounted, and writable where its profile writes. Raises `RegistryRefused`.
 
-    `status`: of `root`. `shut`: only its owner's own permission is lacking, which is given back.
+    `shut`: only its owner's own permission is lacking, which is given back.
     A directory of the image's own would vanish with the container.
     """
-    if status.st_dev == os.stat("/").st_dev:
+    if mount_of(root) == mount_of("/"):
         remedy = f"add --volume HOST_DIRECTORY:{root}, with the directory on the host"
         raise RegistryRefused(file, key, f"{root} is not mounted into the container", remedy)
     read_only = bool(os.statvfs(root).f_flag & os.ST_RDONLY)

@@ -154,7 +154,7 @@ def _workspace(
     status = _check_root(file, f"{key}.root", root, guarded)
     shut = lacking(status, writes=guarded.in_image and entry.profile == "workspace-write") != 0
     if guarded.in_image:
-        check_root_inside(file, f"{key}.root", root, status, entry.profile, shut=shut)
+        check_root_inside(file, f"{key}.root", root, entry.profile, shut=shut)
     return Workspace(
         workspace_id=workspace_id,
         root=root,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,17 +52,39 @@ def test_a_root_of_the_images_own_file_system_is_refused_with_the_flag_that_moun
     with pytest.raises(
         RegistryRefused, match=r"/usr is not mounted into the container: .* add --volume HOST_DIRECTORY:/usr"
     ):
-        image.check_root_inside("r.json", "workspaces.w.root", "/usr", os.stat("/"), "read-only")
+        image.check_root_inside("r.json", "workspaces.w.root", "/usr", "read-only")
+
+
+@pytest.mark.covers("IMG-3")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
+def test_a_root_is_mounted_where_its_file_system_is_the_images_own_too(tmp_path: Path) -> None:
+    """As under rootless Podman, whose images are plain directories."""
+    for name in ("inside", "outside"):
+        (tmp_path / name).mkdir()
+    script = 'mount --bind "$1/outside" "$1/inside"; exec "$0" -c "$2" "$1"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", script, sys.executable, str(tmp_path), SAME_DEVICE],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "same device\n"), done.stderr
+
+
+SAME_DEVICE = """
+import os, sys
+from gateway.image import mount_of
+inside, beside = (os.path.join(sys.argv[1], name) for name in ("inside", "outside"))
+assert mount_of(inside) != mount_of(beside) and mount_of(beside) == mount_of(sys.argv[1])
+print("same device" if os.stat(inside).st_dev == os.stat(beside).st_dev else "another")
+"""
 
 
 @pytest.mark.skipif(not os.path.ismount(MOUNTED), reason="no file system of its own at /dev/shm")
 def test_a_root_that_is_not_writable_is_refused_with_the_line_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = os.stat(MOUNTED)
-    image.check_root_inside("r.json", "k", str(MOUNTED), status, "workspace-write")
+    image.check_root_inside("r.json", "k", str(MOUNTED), "workspace-write")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    image.check_root_inside("r.json", "k", str(MOUNTED), status, "read-only")
+    image.check_root_inside("r.json", "k", str(MOUNTED), "read-only")
     with pytest.raises(RegistryRefused, match=rf"chown -R {os.geteuid()}:{os.getegid()} "):
-        image.check_root_inside("r.json", "k", str(MOUNTED), status, "workspace-write")
+        image.check_root_inside("r.json", "k", str(MOUNTED), "workspace-write")
 
 
 def report(*protections: Protection) -> IsolationReport:

@@ -155,7 +155,7 @@ def test_in_the_image_a_root_without_its_owners_write_permission_is_given_back_t
         root.mkdir(mode=0o500)
         status = os.stat(root)
         if status.st_dev != os.stat("/").st_dev:  # as in the image; elsewhere that check comes first
-            check_root_inside("f", "k", str(root), status, "workspace-write", shut=True)
+            check_root_inside("f", "k", str(root), "workspace-write", shut=True)
         assert open_to_owner(str(root), status.st_dev, status.st_ino, "root", shut=True)
         lock_directory(str(root), "root").release()
         return root.stat().st_mode & 0o777
