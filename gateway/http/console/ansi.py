@@ -63,21 +63,21 @@ _OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("inverse"
 
 
 class Renderer:
-    """One stream of output. Keeps the pen and at most one begun escape between pieces."""
+    """One stream of output. Keeps the pen, at most one begun escape and one return between pieces."""
 
     def __init__(self) -> None:
         self._pen = Pen()
         self._kept = ""
+        self._returned = False
 
     def feed(self, text: str, *, final: bool = False) -> list[Run]:
         """`final`: nothing comes after it."""
         text = self._kept + text
         self._kept = ""
         if not final:
-            # A begun escape, or a return that may belong to a line end, waits for what follows.
             begun = _BEGUN.search(text, max(0, len(text) - MAX_ESCAPE_CHARS - 2))
-            cut = begun.start() if begun else len(text) - text.endswith("\r")
-            text, self._kept = text[:cut], text[cut:]
+            if begun:
+                text, self._kept = text[: begun.start()], text[begun.start() :]
         runs: list[Run] = []
         at = 0
         for escape in RECOGNISED.finditer(text):
@@ -86,9 +86,18 @@ class Renderer:
             if escape[1] is not None and len(runs) < MAX_RUNS:
                 self._pen = _after(self._pen, escape[1])
         self._add(runs, text[at:])
+        if final and self._returned:
+            self._returned = False
+            self._add(runs, "\n")
         return runs
 
     def _add(self, runs: list[Run], text: str) -> None:
+        if not text:
+            return
+        # A return waits for what follows, colours in between or not: with a line end it is one.
+        text = "\r" + text if self._returned else text
+        self._returned = text.endswith("\r")
+        text = text.removesuffix("\r")
         if not text:
             return
         text = shown(text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -83,6 +83,15 @@ def test_a_pen_holds_from_one_piece_to_the_next() -> None:
     assert [(run.text, run.classes) for run in renderer.feed(" still")] == [(" still", "f1")]
 
 
+@pytest.mark.parametrize("between", ["", "\x1b[m", "\x1b[K\x1b[32m"])
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_line_end_of_two_characters_is_one_whatever_stands_between_them(between: str, cut: int) -> None:
+    text = f"a\r{between}\nb\rc\r"
+    renderer = Renderer()
+    runs = renderer.feed(text[:cut]) + renderer.feed(text[cut:]) + renderer.feed("", final=True)
+    assert "".join(run.text for run in runs) == "a\nb\nc\n"
+
+
 def test_output_that_changes_colour_at_every_character_makes_no_more_runs_than_the_bound() -> None:
     text = "".join(f"\x1b[3{n % 8}mx" for n in range(3 * MAX_RUNS))
     runs = Renderer().feed(text)
