@@ -201,9 +201,8 @@ async def test_a_message_of_an_odd_make_is_carried_or_answered_and_ends_nothing(
         {"jsonrpc": "2.0", "id": 5, "method": "tools/list", "params": [1]},
         {"jsonrpc": "2.0", "id": 6, "method": "tools/\u20ac\r\n", "params": {"_meta": MODERN}},
     ]
-    unanswered = [
-        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params} for params in ([1], "x", 1, None, {})
-    ]
+    no_params: list[Any] = [[1], "x", 1, None, {}]
+    unanswered = [{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params} for params in no_params]
     async with serve(opened) as serving, bridge(serving) as connected:
         for message in odd:
             await connected.send(*unanswered, message)
