@@ -34,3 +34,16 @@ class NewDirectory:
 
     path: str
     at_once: bool = False
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A directory was moved, and its watch does not stand where the events so far lead: a scan was ahead of them, or
+    its name led to another. To be settled at once, by a look at the disk."""
+
+    watch: int
+    path: str
+
+
+Said = Change | NewDirectory | Doubt
+"""What a watcher says: to be taken in this order, the next one only when this one is done with."""

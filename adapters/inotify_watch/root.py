@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from adapters.filesystem.beneath import Opener
-from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from adapters.inotify_watch.changes import Change, Doubt, Lost, Said
 from runner.ports import WatchEvent
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class RootWatch:
             elif not await _readable(watcher.fileno(), RENAME_WAIT_S):
                 await self._tell(watcher, watcher.give_up_waiting())
 
-    async def _tell(self, watcher: TreeWatcher, changes: Iterable[Change | NewDirectory]) -> bool:
+    async def _tell(self, watcher: TreeWatcher, changes: Iterable[Said]) -> bool:
         """Emits what changed and scans what is new. Whether there was anything."""
         any_change = False
         fresh: dict[str, None] = {}
@@ -167,6 +167,8 @@ class RootWatch:
             any_change = True
             if isinstance(change, Change):
                 self._emit_all([change])
+            elif isinstance(change, Doubt):
+                await _to_its_end(asyncio.to_thread(watcher.settle, change))
             elif change.at_once:
                 await self._scan(watcher, [change.path])
             else:

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Sequence
 from adapters.filesystem.beneath import Opener
 from adapters.filesystem.roots import open_root
 from adapters.inotify_watch import kernel, records
-from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from adapters.inotify_watch.changes import Change, Doubt, Lost, NewDirectory, Said
 from adapters.inotify_watch.paths import WatchedPaths
 from adapters.inotify_watch.records import Record
 
@@ -24,6 +24,7 @@ MAX_WATCHES = 16_384
 MAX_ENTRIES = 500_000
 """That one scan looks at: about two seconds' work."""
 _USER_LIMIT = "/proc/sys/fs/inotify/max_user_watches"
+_OVERTAKEN = "directories were renamed faster than they could be followed"
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ESTALE})
 
 
@@ -111,6 +112,21 @@ class TreeWatcher:
                 self.partial = self.partial or error.errno not in _GONE
         return met
 
+    def settle(self, doubt: Doubt) -> None:
+        """Blocks. Raises `Lost` unless the watch stands on the directory that its path leads to now."""
+        try:
+            fd = self._opener.open_directory(self._root_fd, doubt.path.split("/"))
+        except OSError as error:
+            raise Lost(_OVERTAKEN) from error
+        try:
+            watch = kernel.add_watch(self._instance, fd)
+        except OSError as error:
+            raise Lost(_OVERTAKEN) from error
+        finally:
+            os.close(fd)
+        if watch != doubt.watch:
+            raise Lost(_OVERTAKEN)
+
     def _wait(self, waiting: list[str], path: str) -> None:
         if len(self._paths) + len(waiting) < self._max_watches:
             waiting.append(path)
@@ -136,7 +152,7 @@ class TreeWatcher:
             os.close(fd)
 
     # --- taking events (does not block) -------------------------------------------------------------------------------
-    def take(self) -> Iterator[Change | NewDirectory]:
+    def take(self) -> Iterator[Said]:
         """What one read of the descriptor says; nothing if there is nothing. Raises `Lost`."""
         try:
             data = os.read(self._instance, records.READ_BYTES)
@@ -155,13 +171,13 @@ class TreeWatcher:
                     yield change
                 last = change if isinstance(change, Change) and change.kind == "modify" else None
 
-    def give_up_waiting(self) -> Iterator[Change | NewDirectory]:
+    def give_up_waiting(self) -> Iterator[Said]:
         """The second half of a rename did not come: the name left what is watched."""
         if self._moved is not None:
             moved, self._moved = self._moved, None
             yield from self._left(moved)
 
-    def _classify(self, record: Record) -> Iterator[Change | NewDirectory]:
+    def _classify(self, record: Record) -> Iterator[Said]:
         if record.mask & records.Q_OVERFLOW:
             raise Lost("the kernel's event queue overflowed")
         if not record.is_known:
@@ -175,7 +191,7 @@ class TreeWatcher:
         if record.mask & records.UNMOUNT:
             raise Lost("a file system below the root was unmounted")
         if record.mask & records.MOVE_SELF and record.watch != self._root_watch:
-            self._check_moved(record.watch)
+            yield from self._check_moved(record.watch)
             return
         folder = self._paths.path_of(record.watch)
         if folder is None:
@@ -188,16 +204,21 @@ class TreeWatcher:
             return  # of the directory itself: its parent's watch says the same by name
         yield from self._named(record, f"{folder}/{record.name}" if folder else record.name)
 
-    def _check_moved(self, watch: int) -> None:
-        """Which directory it was that the rename before this moved. Raises `Lost` where its name led to another: a scan
-        was ahead of the events, or two were exchanged, and it cannot be told any more what is where."""
+    def _check_moved(self, watch: int) -> Iterator[Doubt]:
+        """Which directory it was that the rename before this moved: inotify(7) says it last. Raises `Lost` where that
+        has no name any more."""
         moved_to, self._renamed_to = self._renamed_to, None
         if self._moved is not None:
             moved_to = self._moved.name  # so far: its second half has not come
-        if moved_to is not None and watch not in self._dropped and self._paths.path_of(watch) != moved_to:
-            raise Lost("directories were renamed faster than they could be followed")
+        if moved_to is None or watch in self._dropped:
+            return
+        path = self._paths.path_of(watch)
+        if path is None:
+            raise Lost(_OVERTAKEN)
+        if path != moved_to:
+            yield Doubt(watch, path)
 
-    def _named(self, record: Record, path: str) -> Iterator[Change | NewDirectory]:
+    def _named(self, record: Record, path: str) -> Iterator[Said]:
         moved = self._moved
         if moved is not None and record.mask & records.MOVED_TO and moved.cookie == record.cookie:
             self._moved = None
@@ -220,12 +241,12 @@ class TreeWatcher:
         else:
             yield Change("modify", path)
 
-    def _appeared(self, record: Record, path: str) -> Iterator[Change | NewDirectory]:
+    def _appeared(self, record: Record, path: str) -> Iterator[Said]:
         yield Change("create", path)
         if record.is_directory:
             yield NewDirectory(path)
 
-    def _renamed(self, moved: Record, path: str) -> Iterator[Change | NewDirectory]:
+    def _renamed(self, moved: Record, path: str) -> Iterator[Said]:
         self._renamed_to = None
         if moved.is_directory:
             self._paths.move(moved.name, path)
@@ -236,7 +257,7 @@ class TreeWatcher:
             yield NewDirectory(path, at_once=True)
             yield NewDirectory(moved.name, at_once=True)
 
-    def _left(self, moved: Record) -> Iterator[Change | NewDirectory]:
+    def _left(self, moved: Record) -> Iterator[Said]:
         """Moved out of the tree: what goes on there is none of ours."""
         yield Change("remove", moved.name)
         if moved.is_directory:

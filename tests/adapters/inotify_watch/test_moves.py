@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from adapters.filesystem.beneath import choose_opener
-from adapters.inotify_watch.changes import Change, Lost, NewDirectory
+from adapters.inotify_watch.changes import Change, Doubt, Lost, NewDirectory, Said
 from adapters.inotify_watch.watcher import TreeWatcher
 from adapters.patch_helper.syscalls import rename_exchange
 
@@ -61,13 +61,15 @@ class Disorder:
 def settled(watcher: TreeWatcher, disorder: Disorder | None = None) -> Iterator[Change]:
     """All that the watcher has to say, as its follower asks it, until nothing waits. Raises Lost."""
 
-    def told(changes: Iterable[Change | NewDirectory]) -> Iterator[Change]:
+    def told(changes: Iterable[Said]) -> Iterator[Change]:
         fresh: dict[str, None] = {}
         for change in changes:
             if disorder is not None and disorder.random.random() < 0.2:
                 disorder.strike(1)
             if isinstance(change, Change):
                 yield change
+            elif isinstance(change, Doubt):
+                watcher.settle(change)
             elif change.at_once:
                 yield from watcher.scan([change.path]) or ()
             else:
@@ -133,5 +135,24 @@ def test_a_directory_that_a_scan_met_below_its_own_old_name_is_followed_or_lost(
             return
         (tmp_path / "name/outer/name/mark").touch()
         assert list(settled(watcher)) == [Change("create", "name/outer/name/mark")]
+    finally:
+        watcher.close()
+
+
+@pytest.mark.covers("WATCH-1")
+def test_a_directory_that_a_scan_met_at_its_new_place_before_its_move_was_told_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "old/inner").mkdir(parents=True)
+    watcher = TreeWatcher(choose_opener(), str(tmp_path), 1000)
+    try:
+        watcher.scan()
+        (tmp_path / "new").mkdir()
+        created = list(watcher.take())
+        assert created == [Change("create", "new"), NewDirectory("new")]
+        (tmp_path / "old").rename(tmp_path / "new/old")
+        watcher.scan(["new"])
+        assert list(settled(watcher)) == [Change("remove", "old")]
+        for mark in ("new/old/mark", "new/old/inner/mark"):
+            (tmp_path / mark).touch()
+            assert list(settled(watcher)) == [Change("create", mark)]
     finally:
         watcher.close()
