@@ -1,6 +1,7 @@
 """The image: from `docker run` to ready beside `docker run … true`, and what it takes at rest.
 
-Needs a container engine that answers and `codespace:latest` (`make image`); without them it says so instead.
+The image is built of this checkout. As root on Debian an engine is started where none answers, and ended; where one
+cannot be had it says so instead.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import REPOSITORY, Contender, Options, Table, interleave
+from tests.integration.daemon import NoEngine, engine, gate
+from tests.integration.engine import image
 
 TITLE = "start of the container, and its memory at rest"
-IMAGE = "codespace:latest"
 SAMPLES = 20
 MORE_AT_MOST_S = 3
 RESIDENT_AT_MOST_MB = 200
@@ -53,12 +55,12 @@ def flags(folder: Path) -> list[str]:
 
 
 @contextmanager
-def ready(folder: Path) -> Iterator[tuple[float, str]]:
+def ready(folder: Path, tag: str) -> Iterator[tuple[float, str]]:
     """(seconds until it said ready, the container's name)."""
     name = f"codespace-bench-{uuid.uuid4().hex[:12]}"
     began = time.perf_counter()
     process = subprocess.Popen(
-        ["docker", "run", "--rm", "--name", name, *flags(folder), IMAGE],
+        ["docker", "run", "--rm", "--name", name, *flags(folder), tag],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -66,7 +68,7 @@ def ready(folder: Path) -> Iterator[tuple[float, str]]:
         last = next((line for line in process.stderr if '"ready"' in line or line.startswith("error: ")), "")
         took = time.perf_counter() - began
         if '"ready"' not in last:
-            raise RuntimeError(f"{IMAGE} did not start: {last or 'it said nothing'}")
+            raise RuntimeError(f"{tag} did not start: {last or 'it said nothing'}")
         yield took, name
     finally:
         subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False, timeout=60)
@@ -82,19 +84,27 @@ def resident_mb(name: str) -> float:
 
 async def measure(options: Options) -> list[Table]:
     """Raises RuntimeError where the container does not start."""
-    if shutil.which("docker") is None or not _answers("info") or not _answers("image", "inspect", IMAGE):
-        print(f"\nno figures: no container engine answers, or it has no {IMAGE}: make image")
+    try:
+        with engine(lambda: None):
+            with gate():
+                tag = image()
+            return await _measure(options, tag)
+    except NoEngine as reason:
+        print(f"\nno figures: {reason}")
         return []
+
+
+async def _measure(options: Options, tag: str) -> list[Table]:
     resident: list[float] = []
 
     async def nothing() -> float:
         began = time.perf_counter()
-        command = ["docker", "run", "--rm", "--entrypoint", "true", IMAGE]
+        command = ["docker", "run", "--rm", "--entrypoint", "true", tag]
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
         return time.perf_counter() - began
 
     def start() -> float:
-        with home() as folder, ready(folder) as (took, name):
+        with home() as folder, ready(folder, tag) as (took, name):
             resident.append(resident_mb(name))
             return took
 
@@ -111,10 +121,6 @@ async def measure(options: Options) -> list[Table]:
         Table("start", "s", samples, notes=notes),
         Table("memory", "MB", memory, notes={"bound": f"at most {RESIDENT_AT_MOST_MB} MB: {verdict}"}),
     ]
-
-
-def _answers(*command: str) -> bool:
-    return subprocess.run(["docker", *command], capture_output=True, check=False).returncode == 0
 
 
 def _verdict(value: float, bound: float) -> str:
