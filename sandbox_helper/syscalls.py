@@ -299,13 +299,13 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_NO_AUTOMOUNT = 0x800
 
 
-def statx(path: str) -> Found:
-    """Of the name itself, not of what it links to. Raises OSError; ENOSYS where the kernel tells of no mounts.
-
-    Source: statx(2), linux/stat.h.
+def statx(path: str, fd: int = AT_FDCWD) -> Found:
+    """Of the name itself, not of what it links to; with an empty one, of what `fd` is. Raises OSError; ENOSYS where the
+    kernel tells of no mounts. Source: statx(2), linux/stat.h.
     """
     buffer = ctypes.create_string_buffer(256)
-    if _statx(_NR["statx"], AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT, _STATX_BASIC, buffer):
+    flags = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | (0 if path else AT_EMPTY_PATH)
+    if _statx(_NR["statx"], fd, os.fsencode(path), flags, _STATX_BASIC, buffer):
         raise _failed("statx", path)
     attributes, links, mode, inode, known = _STATX_FIELDS.unpack_from(buffer)
     major, minor = struct.unpack_from("=II", buffer, 136)

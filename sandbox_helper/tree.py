@@ -39,7 +39,7 @@ def tree_key(plan: Plan) -> str:
 class Tree:
     """One laid-out plan. `late`: (descriptor of a mounted place, target) of the mounts that the child attaches."""
 
-    __slots__ = ("_host_root", "_sources", "_workspace", "late", "plan", "root_fd", "slot")
+    __slots__ = ("_host_root", "_nested", "_sources", "_workspace", "late", "plan", "root_fd", "slot")
 
     def __init__(self, slot: str, plan: Plan, host_root: int, id_maps: IdMaps) -> None:
         """Lays the plan out at `slot`, which must not exist. Raises OSError, with nothing left behind."""
@@ -47,6 +47,7 @@ class Tree:
         self.plan = plan
         self._host_root = host_root
         self._sources: list[tuple[str, Stamp]] = []
+        self._nested: list[str] = []
         self._workspace: Stamp | None = None
         self.late: list[tuple[int, str]] = []
         self.root_fd = -1
@@ -102,6 +103,8 @@ class Tree:
                 raise OSError(errno.EBUSY, "a private file system below another mount", mount.target)
             if source >= 0:
                 self._bind(mount, source, self._target_fd(mount.target), id_maps)
+                if covered:
+                    self._nested.append(mount.target)
         finally:
             if source >= 0:
                 os.close(source)
@@ -197,7 +200,18 @@ class Tree:
             os.close(fd)
         if _workspace_stamp(status) != self._workspace:
             return False
+        # A mount in somebody else's directory goes with it, and the same inode may be there again.
+        if not all(self._is_mounted(target) for target in self._nested):
+            return False
         return all(self._unchanged(source, stamp) for source, stamp in self._sources)
+
+    def _is_mounted(self, target: str) -> bool:
+        """Raises OSError."""
+        fd = self._target_fd(target)
+        try:
+            return sc.statx("", fd).mount_root
+        finally:
+            os.close(fd)
 
     def _unchanged(self, source: str, stamp: Stamp) -> bool:
         try:

@@ -523,7 +523,9 @@ class LinuxSandboxLauncher:
         return self._pool
 
     async def tidy(self, root: str, protect: Sequence[str]) -> tuple[str, ...]:
-        """See the port."""
+        """See the port. It is asked for whenever a registry was taken into force, so nothing that was prepared under
+        an earlier one is kept."""
+        self._pool.discard(lambda _: True)
         return tuple(await self._roots.tidy(root, protect))
 
     async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels) -> LaunchFailed | LaunchUncertain:

@@ -6,7 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -367,6 +368,31 @@ async def test_a_read_only_directory_that_was_replaced_is_the_new_one_and_read_o
     assert (await finish(process)).output == "new\n"
 
 
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """A workspace that is not below /tmp, so that mounts in it are part of the laid-out tree."""
+    root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-test-", dir="/var/tmp"))
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["from nothing", "prepared"])
+async def test_a_read_only_directory_in_a_workspace_that_was_made_again_is_read_only_again(
+    launcher: PreparedLauncher, elsewhere: str, prepared: bool
+) -> None:
+    shown = f"{elsewhere}/shown"
+    os.mkdir(shown)
+    what = terms(elsewhere, mounts_read_only=(shown,))
+    writes = "{ echo x > shown/x; } 2>/dev/null && echo written; ls shown"
+    assert (await finish(await launch(launcher, what, writes))).output == ""
+    for _ in range(10):  # a file system may give the same inode again, as ext4 mostly does
+        sandbox = await prime(launcher, what) if prepared else None
+        await asyncio.to_thread(recreate, shown)
+        process = await launch(launcher, what, writes)
+        assert sandbox is None or process.pid != sandbox.started.pid
+        assert (await finish(process)).output == ""
+
+
 async def test_no_sandbox_waits_where_it_would_leave_a_placeholder(launcher: PreparedLauncher, workspace: str) -> None:
     os.mkdir(f"{workspace}/.git")
     what = terms(workspace, protect=PROTECT)
@@ -554,6 +580,16 @@ async def test_a_plan_gives_way_to_one_that_is_in_use(workspace: str, monkeypatc
         assert launcher.pool.waiting == 1
     finally:
         await launcher.close()
+
+
+@pytest.mark.covers("POL-5")
+async def test_what_waits_is_ended_when_a_registry_was_taken_into_force(
+    launcher: PreparedLauncher, repository: str, workspace: str
+) -> None:
+    sandbox = await prime(launcher, terms(repository, protect=PROTECT))
+    assert sandbox is not None
+    assert await launcher.tidy(f"{workspace}/another", PROTECT) == ()
+    assert await is_gone(sandbox, launcher)
 
 
 async def test_what_nobody_uses_for_long_is_ended(
