@@ -138,7 +138,8 @@ class ExecDispatched(Answer):
 
 
 class ProcessListed(Answer):
-    """A command as its operator sees it. `command`: as it was asked for."""
+    """A command as its operator sees it. `command`: as it was asked for; of a long one the beginning, with … at its
+    end."""
 
     process_id: str
     workspace_id: str

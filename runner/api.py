@@ -510,7 +510,24 @@ class ListProcesses(Message):
     workspace_id: str | None = None
 
 
+SHOWN_ARGV_CHARS = 1_024
+"""Of each command in a list: all lists together have to fit into a frame, whatever was run."""
+
+
+def shown_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """The beginning of a command, as lists show it: its last word ends in … where there is more."""
+    left, shown = SHOWN_ARGV_CHARS, list[str]()
+    for argument in argv:
+        if len(argument) >= left:
+            return (*shown, f"{argument[: max(left - 1, 0)]}…")
+        shown.append(argument)
+        left -= len(argument) + 1
+    return tuple(shown)
+
+
 class ProcessSummary(Message):
+    """`argv`: see `shown_argv`."""
+
     process_id: str
     workspace_id: str
     argv: tuple[str, ...]

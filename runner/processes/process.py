@@ -22,6 +22,7 @@ from runner.api import (
     ReadProcess,
     RunnerError,
     StartProcess,
+    shown_argv,
 )
 from runner.log import Log
 from runner.ports import ManagedExit, ManagedProcess
@@ -280,7 +281,7 @@ class Process:
         return ProcessSummary(
             process_id=self.process_id,
             workspace_id=self.workspace_id,
-            argv=self.argv,
+            argv=shown_argv(self.argv),
             tty=self.tty,
             state="exited" if self.state.is_over else "running",
             started_at_utc=self.started_at_utc,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.api import CommandExit, ListProcesses, TerminateProcess
+from runner.api import SHOWN_ARGV_CHARS, CommandExit, ListProcesses, TerminateProcess, shown_argv
 from tests.contract.rig import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -122,3 +122,31 @@ async def test_a_command_is_listed_with_its_state_and_workspace(rig: Rig) -> Non
     assert (listed[running].state, listed[running].argv) == ("running", ("/bin/cat",))
     assert listed[over].state == "exited"
     assert (await rig.runner.list_processes(ListProcesses(workspace_id="other"))).processes == ()
+
+
+@pytest.mark.covers("PROC-7")
+async def test_commands_however_long_do_not_keep_the_list_from_being_told(rig: Rig) -> None:
+    """An agent could otherwise hide what it runs: all lists together have to fit into a frame."""
+    word = "\u00e9" * 60_000
+    process_id = await rig.start("/bin/true", word, "end")
+    await rig.exited(process_id)
+    listed = {p.process_id: p for p in (await rig.runner.list_processes(ListProcesses())).processes}
+    shown = listed[process_id].argv
+    assert shown[0] == "/bin/true"
+    assert len(shown) == 2
+    assert shown[1].endswith("\u00e9…")
+    assert sum(map(len, shown)) <= SHOWN_ARGV_CHARS
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("a", "b"), ("a", "b")),
+        (("a", "x" * SHOWN_ARGV_CHARS), ("a", "x" * (SHOWN_ARGV_CHARS - 3) + "…")),
+        (("x" * (SHOWN_ARGV_CHARS - 1),), ("x" * (SHOWN_ARGV_CHARS - 1),)),
+        (("x" * (SHOWN_ARGV_CHARS - 1), "yz"), ("x" * (SHOWN_ARGV_CHARS - 1), "…")),
+        (("",) * 100_000, ("",) * SHOWN_ARGV_CHARS + ("…",)),
+    ],
+)
+async def test_a_long_command_is_shown_by_its_beginning(argv: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    assert shown_argv(argv) == shown
