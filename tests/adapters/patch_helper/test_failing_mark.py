@@ -91,10 +91,11 @@ def trees() -> tuple[Snapshot, Snapshot]:
 
 
 def stopped(failing: Sequence[str], *, machine: bool) -> Iterator[Workspace]:
-    """Workspaces, each stopped one step later than the last, up to one that was not stopped any more."""
-    step, killed = 0, True
+    """Workspaces, each stopped later than the last, up to one that was not stopped any more. A step is told before and
+    after, so the odd ones meet each operation once; a machine's stop is tried at every other of them."""
+    step, killed = -1, True
     while killed:
-        step += 1
+        step += 4 if machine and step > 0 else 2
         with workspace(in_memory=True) as made:
             fill(made)
             code = in_child(lambda made=made, step=step: apply_and_recover(made, failing, step))  # type: ignore[misc]
