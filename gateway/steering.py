@@ -52,6 +52,13 @@ OPEN_WORK: frozenset[WorkState] = frozenset({"active", "closing"})
 MAX_INTENT_BYTES = 1024 * 1024
 MAX_OPEN_INTENTS = 1_000
 """Drafts, queued and claimed ones of one work."""
+MAX_WORK_BYTES = 16 * 1024 * 1024
+"""Text of all instructions of one work, whatever their state: they are listed together. Half of it may wait for a
+workspace's next work, to which it comes together."""
+ROW_BYTES = 256
+"""What an instruction counts beside its text."""
+MAX_REASON_BYTES = 16 * 1024
+"""Of a stop, which is never refused for want of room."""
 MAX_TITLE_CHARS = 1_000
 
 

@@ -82,6 +82,29 @@ def add_intent(
     return find_intent(connection, intent_id)
 
 
+def check_room(connection: sqlite3.Connection, row: Row) -> None:
+    """After an instruction was written, as `row` has it: raises `ToolError` INVALID_ARGUMENT where it makes too much
+    text, and the transaction has to be given up."""
+    kept = f"SELECT coalesce(sum(length(CAST(body AS BLOB)) + {steering.ROW_BYTES}), 0) FROM intents WHERE "
+    own = connection.execute(f"{kept} work_id = ?", (row["work_id"],)).fetchone()[0]
+    if own > steering.MAX_WORK_BYTES:
+        raise ToolError(
+            Code.INVALID_ARGUMENT,
+            f"work {row['work_id']} cannot keep more than {steering.MAX_WORK_BYTES} bytes of instructions, old ones "
+            "included: shorten it, or write it in another work",
+            details={"work_id": row["work_id"], "limit": steering.MAX_WORK_BYTES},
+        )
+    waits = "workspace_id = ? AND delivery = 'next_work' AND carried = 0 AND state IN ('draft', 'queued')"
+    waiting = connection.execute(f"{kept} {waits}", (row["workspace_id"],)).fetchone()[0]
+    if row["delivery"] == "next_work" and waiting > steering.MAX_WORK_BYTES // 2:
+        raise ToolError(
+            Code.INVALID_ARGUMENT,
+            f'what waits for the next work of workspace "{row["workspace_id"]}" cannot be more than '
+            f"{steering.MAX_WORK_BYTES // 2} bytes: cancel some, or wait until a work is opened",
+            details={"workspace_id": row["workspace_id"], "limit": steering.MAX_WORK_BYTES // 2},
+        )
+
+
 def front(connection: sqlite3.Connection, work_id: str) -> int:
     """A position before all others."""
     query = "SELECT coalesce(min(position), 2) - 1 FROM intents WHERE work_id = ?"

@@ -19,6 +19,7 @@ from gateway.store.work_rows import (
     Row,
     add_intent,
     bump_queue,
+    check_room,
     find_intent,
     find_work,
     front,
@@ -181,7 +182,8 @@ class WorkStore:
     async def draft(
         self, intent_id: str, work_id: str, body: str, kind: IntentKind, delivery: Delivery
     ) -> IntentAnswer:
-        """At the end of the queue. Raises `ToolError` WORK_CLOSED, unless it is for the next work."""
+        """At the end of the queue. Raises `ToolError` WORK_CLOSED, unless it is for the next work, and INVALID_ARGUMENT
+        where there is no room."""
 
         def job(connection: sqlite3.Connection) -> IntentAnswer:
             work = find_work(connection, work_id) if delivery == "next_work" else _open_work(connection, work_id)
@@ -191,7 +193,9 @@ class WorkStore:
                     f"work {work_id} has {steering.MAX_OPEN_INTENTS} open instructions: cancel some, or wait",
                     details={"work_id": work_id, "limit": steering.MAX_OPEN_INTENTS},
                 )
-            return intent_answer(add_intent(connection, intent_id, work, body, kind, delivery, "draft"))
+            added = add_intent(connection, intent_id, work, body, kind, delivery, "draft")
+            check_room(connection, added)
+            return intent_answer(added)
 
         return await self._database.write(job)
 
@@ -301,7 +305,10 @@ class WorkStore:
                 "UPDATE intents SET body = ?, delivery = ?, revision = revision + 1 WHERE intent_id = ?",
                 (row["body"] if body is None else body, chosen, intent_id),
             )
-            return intent_answer(move(connection, row, step))
+            moved = move(connection, row, step)
+            if len(moved["body"]) > len(row["body"]) or moved["delivery"] != row["delivery"]:
+                check_room(connection, moved)
+            return intent_answer(moved)
 
         return await self._database.write(job)
 

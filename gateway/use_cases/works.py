@@ -156,7 +156,7 @@ class Works:
         WORK_CLOSED, INVALID_ARGUMENT, RUNNER_UNAVAILABLE (the notice stands; stop again)."""
         workspace_id = await self._workspace(work_id)
         if reason is not None:
-            _check_body(reason, "reason")
+            _check_body(reason, "reason", steering.MAX_REASON_BYTES)
         # A task of its own: a user who closes the page after pressing stop has stopped it all the same.
         task = asyncio.get_running_loop().create_task(self._stop(work_id, workspace_id, reason), name="stop")
         self._services.keep(task)
@@ -218,12 +218,12 @@ class Works:
         self._services.audit.record(AuditRecord("mutation", tool, workspace_id, "done", None, ids))
 
 
-def _check_body(body: str, name: str = "body") -> None:
+def _check_body(body: str, name: str = "body", most: int = steering.MAX_INTENT_BYTES) -> None:
     size = len(body.encode())
     if not body.strip():
         raise _invalid(name, "is empty: write what is to be done")
-    if size > steering.MAX_INTENT_BYTES:
-        raise _invalid(name, f"has {size} bytes, more than the {steering.MAX_INTENT_BYTES} that are taken: shorten it")
+    if size > most:
+        raise _invalid(name, f"has {size} bytes, more than the {most} that are taken: shorten it")
 
 
 def _invalid(argument: str, problem: str) -> ToolError:

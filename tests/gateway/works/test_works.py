@@ -10,7 +10,7 @@ import pytest
 
 from gateway.answers import IntentAnswer
 from gateway.errors import Code
-from gateway.steering import MAX_INTENT_BYTES, Delivery
+from gateway.steering import MAX_INTENT_BYTES, MAX_REASON_BYTES, Delivery
 from gateway.use_cases.works import Works
 from runner.api import RunnerLost
 from tests.gateway.core.application_rig import WRITE, Core, core, soon
@@ -169,6 +169,46 @@ async def test_open_instructions_have_a_bound(tmp_path: Path, monkeypatch: pytes
         await c.refused(inbox(c).draft(work_id, "3", "note", "next_checkpoint"), Code.INVALID_ARGUMENT)
         await soon(inbox(c).cancel(first.intent_id))
         await queued(c, work_id, "3")
+
+
+@pytest.mark.covers("WORK-2")
+async def test_the_instructions_of_a_work_have_a_bound_in_all_whatever_their_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are listed together, so they are in memory together."""
+    monkeypatch.setattr("gateway.steering.MAX_WORK_BYTES", 5_000)
+    monkeypatch.setattr("gateway.steering.ROW_BYTES", 0)
+    async with core(tmp_path) as c:
+        work_id, box = await opened(c), inbox(c)
+        await soon(box.cancel((await queued(c, work_id, "\u20ac" * 1_000)).intent_id))
+        second = await queued(c, work_id, "y" * 1_000)
+        await c.refused(box.draft(work_id, "z" * 1_001, "note", "next_checkpoint"), Code.INVALID_ARGUMENT)
+        await c.refused(box.edit(second.intent_id, second.revision, "y" * 2_001, None), Code.INVALID_ARGUMENT)
+        assert (await soon(box.intent(second.intent_id))).body == "y" * 1_000, "a refused edit changed it"
+        full = await soon(box.edit(second.intent_id, second.revision, "y" * 2_000, None))
+        await soon(box.edit(second.intent_id, full.revision, "y", None))
+        await queued(c, await opened(c), "z" * 5_000)
+        assert (await soon(box.stop(work_id, "r" * 5_000))).intent.state == "queued", "a stop needs no room"
+        await c.refused(box.stop(work_id, "r" * (MAX_REASON_BYTES + 1)), Code.INVALID_ARGUMENT)
+
+
+@pytest.mark.covers("WORK-2")
+async def test_what_waits_for_the_next_work_has_a_bound_over_all_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.steering.MAX_WORK_BYTES", 4_000)
+    monkeypatch.setattr("gateway.steering.ROW_BYTES", 0)
+    async with core(tmp_path) as c:
+        first, second, box = await opened(c), await opened(c), inbox(c)
+        waiting = await queued(c, first, "x" * 1_500, delivery="next_work")
+        await c.refused(box.draft(second, "y" * 501, "note", "next_work"), Code.INVALID_ARGUMENT)
+        now = await queued(c, second, "y" * 501)
+        edit = box.edit(now.intent_id, now.revision, "y" * 501, "next_work")
+        await c.refused(edit, Code.INVALID_ARGUMENT)
+        await soon(box.draft(second, "y" * 500, "note", "next_work"))
+        third = await opened(c)
+        assert [i.intent_id for i in await soon(box.intents(third))] == [waiting.intent_id]
+        await soon(box.draft(third, "y" * 501, "note", "next_work"))
 
 
 @pytest.mark.covers("WORK-2")
