@@ -134,6 +134,18 @@ def test_a_stop_ends_what_runs_and_leaves_the_agent_a_notice(served: Appliance, 
     expect(page.locator(".headline .state")).to_have_text("cancelled")
 
 
+@pytest.mark.covers("PROC-9")
+def test_a_command_is_stopped_from_the_overview_which_stays(served: Appliance, visit: Visit) -> None:
+    page = visit("/").page
+    process_id = served.start("sleep", "600")
+    running = page.get_by_role("region", name="Running commands")
+    running.get_by_role("button", name=f"Stop command {process_id}").click()
+    expect(page.get_by_text("The command was told to end.")).to_be_visible()
+    expect(running).to_contain_text("Nothing runs now.")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert page.url == f"{served.url}/"
+
+
 @pytest.mark.covers("WORK-2")
 def test_two_tabs_that_change_one_instruction_lose_no_text(served: Appliance, visit: Visit) -> None:
     first = visit(f"/console/works/{served.work('Contested')}")
@@ -154,6 +166,12 @@ def test_two_tabs_that_change_one_instruction_lose_no_text(served: Appliance, vi
     expect(second.page.get_by_label("What you typed")).to_have_value("Mine")
     expect(second.page.get_by_role("region", name="As it is now")).to_contain_text("Theirs")
     screenshot(second.page, "conflict-instruction")
+    # Whatever else changes, both texts stay.
+    mark = second.page.evaluate("() => document.body.dataset.mark")
+    served.work("Something else")
+    second.page.wait_for_function("mark => document.body.dataset.mark !== mark", arg=mark)
+    expect(second.page.get_by_label("What you typed")).to_have_value("Mine")
+    expect(second.page.get_by_role("region", name="As it is now")).to_contain_text("Theirs")
     second.page.get_by_role("button", name="Save over revision 2").click()
     expect(second.page.get_by_text("The change is saved.")).to_be_visible()
     expect(first.page.get_by_label("What is to be done")).to_have_value("Mine")

@@ -135,6 +135,23 @@ async def test_works_are_listed_shown_reordered_stopped_and_cancelled(tmp_path: 
         await call.refused(409, Code.WORK_CLOSED, "POST", f"/works/{other}/stop", {})
 
 
+@pytest.mark.covers("WORK-2")
+async def test_a_cancel_or_an_order_that_names_another_revision_is_refused(tmp_path: Path) -> None:
+    async with web(tmp_path) as call:
+        work_id = await opened(call)
+        ids = [(await call("POST", f"/works/{work_id}/intents", {"body": b}, want=201))["intent_id"] for b in "ab"]
+        seen = (await call("GET", f"/works/{work_id}"))["queue_revision"]
+        wanted = {"intent_ids": ids[::-1], "queue_revision": seen}
+        await call("POST", f"/works/{work_id}/reorder", wanted)
+        error = await call.refused(409, Code.INTENT_REVISION_CONFLICT, "POST", f"/works/{work_id}/reorder", wanted)
+        assert error["details"] == {"work_id": work_id, "queue_revision": seen + 1}
+        await call("PATCH", f"/intents/{ids[0]}", {"revision": 1, "body": "changed"})
+        place = f"/intents/{ids[0]}/cancel"
+        await call.refused(409, Code.INTENT_REVISION_CONFLICT, "POST", place, {"revision": 1})
+        assert (await call("POST", place, {"revision": 2}))["state"] == "cancelled"
+        assert (await call("POST", f"/intents/{ids[1]}/cancel"))["state"] == "cancelled"
+
+
 @pytest.mark.covers("APPR-3", "APPR-6")
 async def test_holds_are_listed_with_their_request_while_it_is_kept_and_resolved(tmp_path: Path) -> None:
     async with web(tmp_path) as call:

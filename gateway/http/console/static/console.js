@@ -122,8 +122,11 @@ document.addEventListener("submit", async (event) => {
     for (const field of form.elements) if (answer.status < 400 && "defaultValue" in field && field.type !== "hidden") field.value = field.defaultValue;
     for (const note of form.querySelectorAll(".stale")) note.hidden = true;
     const there = new URL(answer.url, location.href);
-    if (answer.status < 400 && form.hasAttribute("data-stay") && there.pathname !== "/console/login") {
-      say("said", answer.page?.getElementById("said")?.textContent ?? "Done.");
+    if (form.hasAttribute("data-stay") && there.pathname !== "/console/login" && answer.status !== 401) {
+      // The answer is another page than the one that has the button.
+      const done = answer.status < 400;
+      const line = answer.page?.querySelector(done ? "#said" : ".problem")?.textContent;
+      say(done ? "said" : "problem", line ?? (done ? "Done." : "Not done."));
       refresh();
       return;
     }
