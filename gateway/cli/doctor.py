@@ -20,9 +20,10 @@ def doctor(parts: Parts, *, as_json: bool, registry: Path | None) -> int:
     """Without a registry: the default terms. With one: every workspace's. Raises `OperatorError`.
 
     Returns 1 if a required protection is missing. A registry of the environment that is refused is, after the default
-    terms.
+    terms. A workspace without a backend is named, and not probed: this machine is not where it would run.
     """
     settings = Settings.load(registry=registry)
+    elsewhere: dict[str, str] = {}
     if settings.registry is None:
         reports = {"default": parts.isolation(None)}
     else:
@@ -33,11 +34,15 @@ def doctor(parts: Parts, *, as_json: bool, registry: Path | None) -> int:
                 # Not asked about this registry, only set to use it: what the machine can do is worth saying first.
                 print(_as_text("default", parts.isolation(None)), file=sys.stderr if as_json else sys.stdout)
             raise
-        reports = {workspace.workspace_id: parts.isolation(workspace.terms()) for workspace in loaded}
+        reports = {w.workspace_id: parts.isolation(w.terms()) for w in loaded if w.environment == "host"}
+        elsewhere = {w.workspace_id: w.environment for w in loaded if w.environment != "host"}
     if as_json:
-        print(json.dumps({name: _as_json(report) for name, report in reports.items()}, indent=2))
+        nowhere = {name: {"available": False, "environment": kind} for name, kind in elsewhere.items()}
+        print(json.dumps({name: _as_json(report) for name, report in reports.items()} | nowhere, indent=2))
     else:
-        print("\n\n".join(_as_text(name, report) for name, report in reports.items()))
+        texts = [_as_text(name, report) for name, report in reports.items()]
+        texts += [f"{name}: {kind} has no backend here: every tool is refused" for name, kind in elsewhere.items()]
+        print("\n\n".join(texts))
     return 0 if all(_holds(report) for report in reports.values()) else 1
 
 

@@ -199,6 +199,20 @@ def test_doctor_lists_each_protection_as_text_and_as_json(folder: Path) -> None:
         assert any(name in line and protection["state"] in line for line in text.stdout.splitlines()), name
 
 
+@pytest.mark.covers("ENV-1")
+def test_doctor_promises_nothing_for_an_environment_without_a_backend(folder: Path) -> None:
+    registry = json.loads((folder / "registry.json").read_text())
+    registry["environments"] = {"box": {"kind": "linux-container"}}
+    registry["workspaces"]["ro"]["environment"] = "box"
+    (folder / "box.json").write_text(json.dumps(registry))
+    done = codespace(folder, "doctor", "--json", "--registry", str(folder / "box.json"))
+    assert json.loads(done.stdout)["ro"] == {"available": False, "environment": "linux-container"}
+    text = codespace(folder, "doctor", "--registry", str(folder / "box.json"))
+    assert (done.returncode, text.returncode) == (0, 0)
+    assert "ro: linux-container has no backend here: every tool is refused" in text.stdout.splitlines()
+    assert text.stdout.count("commands run") == 1
+
+
 @pytest.mark.covers("POL-5")
 def test_registry_check_prints_what_is_granted(folder: Path) -> None:
     done = codespace(folder, "registry", "check", str(folder / "registry.json"))
