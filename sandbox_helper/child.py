@@ -84,7 +84,7 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
         slave, covers = prepare(facts, plan, request, given, reporter)
         if request.waits:
             command.warm_up(plan, given.streams())
-            init.warm_up()
+            init.warm_up(given.control)
             request = request._replace(argv=waiting.until_used(plan, covers, reporter))
         main = command.start(plan, request, given.streams(), reporter, slave)
     except Exception as error:  # noqa: BLE001 - the outermost handler of this process

@@ -34,13 +34,23 @@ def _hold_child_signal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def warm_up() -> None:
-    """Before there is a command: the steps of its end, so that memory shared with the server is copied by now."""
+def warm_up(control: int) -> None:
+    """Before there is a command: the steps of its end, so that memory shared with the server is copied by now.
+
+    Mask and handler are as they were afterwards, since the command inherits the one and must not find the other. Raises
+    OSError.
+    """
+    _hold_child_signal()
+    signal.raise_signal(signal.SIGCHLD)
+    sc.ppoll_in(control, 0)
     try:
         reap(0)
     except ChildProcessError:
         pass
     end_record(0, None, cpu_time_ns(1) // 1_000_000)
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
 
 
 def settle(status: int, control: int, liveness: int | None) -> None:

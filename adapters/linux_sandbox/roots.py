@@ -28,12 +28,16 @@ class Roots:
 
     def litter(self, root: str, names: Iterable[str]) -> None:
         """Placeholders stand there, or may."""
-        self._litter[root].update(names)
+        if found := set(names):
+            self._litter[root] |= found
 
     async def leave(self, root: str) -> None:
         """The command is over. The last one takes the placeholders along."""
         self._live[root] -= 1
-        await self.tidy(root, ())
+        if self._live[root] > 0 or root in self._litter:
+            await self.tidy(root, ())
+        else:
+            del self._live[root]  # nothing to sweep, so no start has to wait
 
     async def tidy(self, root: str, names: Iterable[str]) -> list[str]:
         """Removes known placeholders and those at `names`, unless a command lives there: its end does it then.
