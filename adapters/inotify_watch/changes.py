@@ -39,10 +39,7 @@ class NewDirectory:
 @dataclass(frozen=True)
 class Doubt:
     """A directory was moved, and its watch does not stand where the events so far lead: a scan was ahead of them, or
-    its name led to another. To be settled at once, by a look at the disk."""
-
-    watch: int
-    path: str
+    its name led to another. What was said of its names may be wrong; it is settled once no more events wait."""
 
 
 Said = Change | NewDirectory | Doubt

@@ -154,6 +154,8 @@ class RootWatch:
                 check_at = loop.time() + self._check_s
             if await self._tell(watcher, watcher.take()):
                 await asyncio.sleep(PAUSE_S)
+            elif watcher.doubts:
+                await _to_its_end(asyncio.to_thread(watcher.settle))
             elif not watcher.expects_more:
                 await _readable(watcher.fileno(), check_at - loop.time())
             elif not await _readable(watcher.fileno(), RENAME_WAIT_S):
@@ -168,7 +170,7 @@ class RootWatch:
             if isinstance(change, Change):
                 self._emit_all([change])
             elif isinstance(change, Doubt):
-                await _to_its_end(asyncio.to_thread(watcher.settle, change))
+                self._emit("resync_required")
             elif change.at_once:
                 await self._scan(watcher, [change.path])
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 from collections.abc import Generator, Iterator, Sequence
 
 from adapters.filesystem.beneath import Opener
@@ -41,6 +42,7 @@ class TreeWatcher:
         self._max_watches, self._max_entries = max_watches, max_entries
         self._paths = WatchedPaths()
         self._dropped: set[int] = set()
+        self._doubtful: set[int] = set()
         self._moved: Record | None = None
         self._renamed_to: str | None = None
         self.partial = False
@@ -112,20 +114,35 @@ class TreeWatcher:
                 self.partial = self.partial or error.errno not in _GONE
         return met
 
-    def settle(self, doubt: Doubt) -> None:
-        """Blocks. Raises `Lost` unless the watch stands on the directory that its path leads to now."""
+    @property
+    def doubts(self) -> bool:
+        """Whether there is something to settle."""
+        return bool(self._doubtful)
+
+    def settle(self) -> None:
+        """Blocks. Once no events wait: raises `Lost` unless each doubtful watch stands on the directory that its path
+        leads to. What moved since is doubted still, for its event waits by now."""
+        doubtful = [watch for watch in self._doubtful if not self._stands(watch)]
+        waiting = select.poll()
+        waiting.register(self._instance, select.POLLIN)
+        if doubtful and not waiting.poll(0):
+            raise Lost(_OVERTAKEN)
+        self._doubtful = set(doubtful)
+
+    def _stands(self, watch: int) -> bool:
+        path = self._paths.path_of(watch)
+        if path is None:
+            return True  # it left, or is gone: the events said so
         try:
-            fd = self._opener.open_directory(self._root_fd, doubt.path.split("/"))
-        except OSError as error:
-            raise Lost(_OVERTAKEN) from error
+            fd = self._opener.open_directory(self._root_fd, path.split("/"))
+        except OSError:
+            return False
         try:
-            watch = kernel.add_watch(self._instance, fd)
-        except OSError as error:
-            raise Lost(_OVERTAKEN) from error
+            return kernel.add_watch(self._instance, fd) == watch
+        except OSError:
+            return False
         finally:
             os.close(fd)
-        if watch != doubt.watch:
-            raise Lost(_OVERTAKEN)
 
     def _wait(self, waiting: list[str], path: str) -> None:
         if len(self._paths) + len(waiting) < self._max_watches:
@@ -215,8 +232,12 @@ class TreeWatcher:
         path = self._paths.path_of(watch)
         if path is None:
             raise Lost(_OVERTAKEN)
-        if path != moved_to:
-            yield Doubt(watch, path)
+        if path == moved_to:
+            self._doubtful.discard(watch)
+        else:
+            if not self._doubtful:
+                yield Doubt()
+            self._doubtful.add(watch)
 
     def _named(self, record: Record, path: str) -> Iterator[Said]:
         moved = self._moved

@@ -69,7 +69,7 @@ def settled(watcher: TreeWatcher, disorder: Disorder | None = None) -> Iterator[
             if isinstance(change, Change):
                 yield change
             elif isinstance(change, Doubt):
-                watcher.settle(change)
+                continue
             elif change.at_once:
                 yield from watcher.scan([change.path]) or ()
             else:
@@ -80,6 +80,8 @@ def settled(watcher: TreeWatcher, disorder: Disorder | None = None) -> Iterator[
         before = watcher.expects_more
         said = list(told(watcher.take()))
         yield from said
+        if not said:
+            watcher.settle()
         if not said and not watcher.expects_more:
             return
         if not said and before:
