@@ -164,6 +164,7 @@ def machine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg(),
         "uid": os.geteuid(),
+        "niceness": os.nice(0),
         "python": sys.version.split()[0],
         "bubblewrap": _first_line("bwrap", "--version"),
         "ripgrep": _first_line("rg", "--version"),

@@ -50,8 +50,9 @@ def section(run: Kept) -> str:
     load = " ".join(f"{value:.1f}" for value in facts["load_average"][:1])
     about = (
         f"{facts['at_utc'][:10]}, commit {facts['commit']}, {facts['cpus']} processors ({facts['processor']}), kernel "
-        f"{facts['kernel']}, Python {facts['python']}, {facts['bubblewrap']}, load average {load} at the end."
+        f"{facts['kernel']}, Python {facts['python']}, {facts['bubblewrap']}, load average {load} at the end"
     )
+    about += f", all of it at niceness {facts['niceness']}." if facts.get("niceness") else "."
     parts = [f"## {run.name}: {run.title}", f"![{run.title}]({run.name}.svg)", about]
     parts += [_table(table) for table in run.tables]
     return "\n\n".join(parts)
