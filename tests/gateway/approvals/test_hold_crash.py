@@ -182,7 +182,7 @@ async def resumed(c: Core, approval_id: str) -> dict[str, Any] | str:
     return answer.model_dump(exclude_none=True)  # type: ignore[no-any-return]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.covers("APPR-3", "APPR-4", "APPR-5", "APPR-6", "OP-4")
 @pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize("tool", ["apply_patch", "exec_command"])

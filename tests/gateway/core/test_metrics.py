@@ -58,6 +58,7 @@ def test_every_metric_is_documented_with_its_kind_and_labels_and_no_other_is() -
     }
 
 
+@pytest.mark.timeout(90)
 @pytest.mark.covers("NETIF-3")
 def test_a_program_offers_all_of_them_and_counts_what_it_did() -> None:
     patch = "*** Begin Patch\n*** Add File: new\n+x\n*** End Patch\n"
