@@ -148,6 +148,13 @@ def test_selftest_runs_in_the_image_and_every_probe_is_blocked() -> None:
 
 
 @pytest.mark.covers("IMG-4")
+def test_the_whole_scenario_of_an_agent_runs_in_the_image() -> None:
+    ended = run("demo", timeout_s=240)
+    assert ended.status == 0, ended
+    assert "Traceback" not in ended.errors
+
+
+@pytest.mark.covers("IMG-4")
 def test_compose_brings_the_same_appliance_up(docker_services: Services, composed_home: Path) -> None:
     composed = Appliance(composed_home, "")
     docker_services.wait_until_responsive(composed.is_ready, timeout=90, pause=0.1)
