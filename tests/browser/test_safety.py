@@ -152,6 +152,32 @@ def test_a_connection_that_says_nothing_any_more_is_taken_for_lost_and_tried_aga
     expect(page.locator("#lost")).to_be_hidden()
 
 
+@pytest.mark.covers("NETIF-2", "WORK-2")
+def test_what_is_typed_survives_the_end_of_the_session(served: Appliance, visit: Visit) -> None:
+    tab = visit(f"/console/works/{served.work('Long thoughts')}")
+    page = tab.page
+    other = tab.another("/")
+    page.get_by_label("What is to be done").fill("Thought for long")
+    other.page.get_by_role("button", name="Log out").click()
+    expect(other.page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.get_by_role("button", name="Save as a draft").click()
+    over = page.get_by_role("alert").filter(has_text="The session is over.")
+    expect(over).to_be_visible()
+    expect(page.get_by_label("What is to be done")).to_have_value("Thought for long")
+    with page.context.expect_page() as opened:
+        over.get_by_role("link").click()
+    login = opened.value
+    login.get_by_label("Token").fill(served.token)
+    login.get_by_role("button", name="Log in").click()
+    expect(login.get_by_role("heading", name="Long thoughts")).to_be_visible()
+    tab.is_live()
+    expect(over).to_have_count(0)
+    key = "input[name=form_key]"
+    expect(page.locator(f"#draft {key}")).to_have_value(login.locator(f"#draft {key}").input_value())
+    page.get_by_role("button", name="Save as a draft").click()
+    expect(page.locator(".queue .body")).to_have_text("Thought for long")
+
+
 @pytest.mark.covers("NETIF-2")
 def test_a_lost_connection_is_said_and_comes_back_by_itself_and_another_token_ends_the_session(
     browser: Browser,

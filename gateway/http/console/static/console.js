@@ -1,7 +1,7 @@
 // Keeps the page up to date: hears of changes, fetches the page anew, and makes what is shown like it. Forms are sent
 // without leaving the page. Without this script every page works all the same, and shows what was when it was loaded.
 
-import { morph } from "./morph.js";
+import { dirty, morph } from "./morph.js";
 import { Output } from "./output.js";
 import { wireQueue } from "./queue.js";
 
@@ -32,7 +32,7 @@ function show({ status, page, url }) {
   if (!page?.querySelector("main")) return;
   const there = new URL(url, location.href);
   if (there.pathname === "/console/login" || status === 401) {
-    location.assign(`/console/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    toLogin();
     return;
   }
   if (page.documentElement.dataset.build && page.documentElement.dataset.build !== document.documentElement.dataset.build) {
@@ -54,12 +54,31 @@ function show({ status, page, url }) {
   if (now > waiting) byId("announce").textContent = now === 1 ? "One call waits for your decision." : `${now} calls wait for your decision.`;
 }
 
+/** The session is over. A page with something typed in it stays, and goes on once there is a session again. */
+function toLogin() {
+  const login = `/console/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+  if (![...document.querySelectorAll("form[data-keep]")].some(dirty)) {
+    location.assign(login);
+    return;
+  }
+  if (!byId("relogin")) {
+    say("problem", "The session is over. What you typed is still here: ").id = "relogin";
+    const link = document.createElement("a");
+    link.href = login;
+    link.target = "_blank";
+    link.textContent = "log in in another tab";
+    byId("relogin").append(link, ", and go on here.");
+  }
+  if (line.stream) lost();
+}
+
 function say(kind, text) {
   const line = document.createElement("p");
   line.className = kind;
   line.setAttribute("role", kind === "problem" ? "alert" : "status");
   line.textContent = text;
   byId("messages").replaceChildren(line);
+  return line;
 }
 
 /** What is for this reader alone: their own time, and how many things wait. */
@@ -183,6 +202,7 @@ function heard() {
   if (line.lostAt) {
     line.lostAt = null;
     byId("lost").hidden = true;
+    byId("relogin")?.remove();
     refresh(); // the session may be over, or the program another one
   }
   tell("live", "live");
@@ -216,7 +236,7 @@ function connect() {
     line.output?.take(piece);
     if (piece.eof || piece.failed) refresh();
   });
-  stream.addEventListener("ended", () => location.reload());
+  stream.addEventListener("ended", toLogin);
   stream.onerror = () => {
     if (line.stream !== stream) return;
     lost();

@@ -56,6 +56,8 @@ export function morph(live, fresh) {
   if (live.matches("form[data-keep]") && !live.hasAttribute("data-submitted") && dirty(live)) {
     const stale = live.querySelector(".stale");
     if (stale && live.dataset.version !== fresh.dataset.version) stale.hidden = false;
+    const [key, now] = [live, fresh].map((form) => form.elements.namedItem("form_key"));
+    if (key && now) key.value = now.value; // of the session that there is now
     return;
   }
   const isTime = live.tagName === "TIME" && live.getAttribute("datetime") === fresh.getAttribute("datetime");
