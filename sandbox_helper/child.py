@@ -77,16 +77,25 @@ class Descriptors(NamedTuple):
         return {fd for fd in single if fd is not None}
 
 
+class Made(NamedTuple):
+    """`slave`: the path of the command's terminal. `covers`: of protected names. `mounts`: a descriptor of the mount
+    namespace, of a child that waits."""
+
+    slave: str | None
+    covers: list[Cover]
+    mounts: int
+
+
 def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     """Does not return: ends with _exit, and with the command's own end where there was one."""
     reporter = Reporter(given.report, given.status, facts.fault if request.payload == "exec" else None)
     try:
-        slave, covers = prepare(facts, plan, request, given, reporter)
+        made = prepare(facts, plan, request, given, reporter)
         if request.waits:
             command.warm_up(plan, given.streams())
             init.warm_up(given.control)
-            request = request._replace(argv=waiting.until_used(plan, covers, reporter))
-        main = command.start(plan, request, given.streams(), reporter, slave)
+            request = request._replace(argv=waiting.until_used(plan, made.covers, made.mounts, reporter))
+        main = command.start(plan, request, given.streams(), reporter, made.slave)
     except Exception as error:  # noqa: BLE001 - the outermost handler of this process
         reporter.fail(error)
         os._exit(1)
@@ -94,13 +103,8 @@ def run(facts: Facts, plan: Plan, request: Run, given: Descriptors) -> None:
     init.serve(main)
 
 
-def prepare(
-    facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter: Reporter
-) -> tuple[str | None, list[Cover]]:
-    """Everything up to the command's own process. Returns the path of its terminal, and what is covered.
-
-    Raises OSError.
-    """
+def prepare(facts: Facts, plan: Plan, request: Run, given: Descriptors, reporter: Reporter) -> Made:
+    """Everything up to the command's own process. Raises OSError."""
     standing = given.numbers() | {0, 1, 2} | ({facts.liveness_fd} if facts.liveness_fd is not None else set())
     sc.close_all_but(standing | {given.tree} | {fd for fd, _ in given.late})
     reporter.enter("maps")
@@ -135,10 +139,11 @@ def prepare(
     seccomp.install_filter(facts.seccomp_program)
     reporter.enter("verify")
     verify.check(self_fd, plan, facts.namespaces, standing)
+    mounts = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self_fd) if request.waits else -1
     os.close(self_fd)
     # Readable memory of PID 1 would be a way past the filter's and the mounts' promises.
     process_control.become_undumpable()
-    return slave, covers
+    return Made(slave, covers, mounts)
 
 
 def _enter_identity(facts: Facts, plan: Plan, given: Descriptors, reporter: Reporter) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 
 from sandbox_helper import init
 from sandbox_helper import syscalls as sc
-from sandbox_helper.protocol import GO, Cover, Plan, is_below, parse_fed
+from sandbox_helper.protocol import GO, Cover, Plan, encode, is_below, parse_fed
 from sandbox_helper.status import Reporter
 
 
@@ -28,16 +29,20 @@ class Stale(OSError):
         self.what = what
 
 
-def until_used(plan: Plan, covers: list[Cover], reporter: Reporter) -> tuple[bytes, ...]:
+def until_used(plan: Plan, covers: list[Cover], mounts: int, reporter: Reporter) -> tuple[bytes, ...]:
     """The argv to run, now. Does not return where the runner is gone, or the workspace is another than it was.
 
-    Raises OSError, ProtocolError.
+    `mounts`: a descriptor of the mount namespace, which goes to the runner: held there, it lets the namespace be taken
+    apart after the command's end is known, and not before. Raises OSError, ProtocolError.
     """
     places = _places(plan)
     # Once beforehand: what has just been made must pass, and memory that is shared with the server is copied where the
     # same steps will write to it.
     _look(plan, covers, places)
-    reporter.say({"waiting": True})
+    report = socket.socket(fileno=reporter.fd)
+    socket.send_fds(report, [encode({"waiting": True})], [mounts])
+    report.detach()
+    os.close(mounts)
     argv = parse_fed(_read(reporter.fd, int.from_bytes(_read(reporter.fd, 4), "big")))
     try:
         _look(plan, covers, places)

@@ -42,14 +42,15 @@ HandOn = Callable[[list[tuple[str, int]]], Awaitable[bool]]
 class SetUpReport:
     """What the child said until its report socket closed. `executing`: it was about to exec, and nothing failed after
     that. `failure`: the step that did. `stage`: the last one entered, known at the end. `covers`: of protected names.
-    `waiting`: it is ready and waits for its command. `stale`: why it did not take it. `descriptors`: those that came
-    and have no place yet."""
+    `waiting`: it is ready and waits for its command; `mounts` is its mount namespace then. `stale`: why it did not take
+    it. `descriptors`: those that came and have no place yet."""
 
     stage: str = "namespace"
     covers: tuple[Cover, ...] = ()
     failure: Failure | None = None
     master: int | None = None
     waiting: bool = False
+    mounts: int | None = None
     stale: str | None = None
     descriptors: list[int] = field(default_factory=list)
 
@@ -244,8 +245,8 @@ def _take_line(result: SetUpReport, line: bytes) -> list[str] | None:
     value = parse_object(line, "report")
     if value.keys() == {"listeners"} and isinstance(value["listeners"], list):
         return [str(kind) for kind in value["listeners"]]
-    if value == {"waiting": True}:
-        result.waiting = True
+    if value == {"waiting": True} and len(result.descriptors) == 1:
+        result.waiting, result.mounts = True, result.descriptors.pop()
     elif value.keys() == {"stale"} and isinstance(value["stale"], str):
         result.stale = value["stale"]
     elif value.keys() == {"covers"}:

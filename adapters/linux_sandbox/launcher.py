@@ -444,7 +444,7 @@ class LinuxSandboxLauncher:
             said = await waiting.use(argv, request.tty_size, hand_over)
             if not said.executing:
                 raise launch_failed(failure_of(said))
-            made = self._process(waiting.known, child, waiting.channels, isolation, waiting.leaf)
+            made = self._process(waiting.known, child, waiting.channels, isolation, waiting.leaf, waiting.mounts)
             await self._look_after(made, waiting.helper, root, said)
             used = True
             return made
@@ -465,11 +465,19 @@ class LinuxSandboxLauncher:
                     await self._roots.leave(root)
 
     def _process(
-        self, known: KnownPlan, started: Started, channels: StartChannels, isolation: Isolation, leaf: Leaf | None
+        self,
+        known: KnownPlan,
+        started: Started,
+        channels: StartChannels,
+        isolation: Isolation,
+        leaf: Leaf | None,
+        mounts: int | None = None,
     ) -> SandboxedProcess:
         async def ended() -> None:
             self._running.pop(started.pid, None)
             self._told.discard(started.pid)
+            if mounts is not None:
+                self._pool.retire(mounts)
             await self._roots.leave(known.terms.root)
             self._pool.refill()
 

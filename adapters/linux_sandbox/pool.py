@@ -9,6 +9,7 @@ for a while. Refuses to know how a sandbox is made and used. Owned by the launch
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,7 @@ class SandboxPool:
         self._again = False
         self._expiry: asyncio.TimerHandle | None = None
         self._endings: set[asyncio.Task[None]] = set()
+        self._retired: list[int] = []
         self._closed = False
 
     # --- use --------------------------------------------------------------------------------------------------------
@@ -124,9 +126,22 @@ class SandboxPool:
         while self._again and not self._closed:
             self._again = False
             await asyncio.sleep(REST_S)
+            await self._take_apart()
             while (use := self._most_wanted()) is not None:
                 await self._quiet.wait()
                 await self._make_one(use)
+
+    def retire(self, mounts: int) -> None:
+        """Takes the mount namespace of a command that is over, to be closed behind the starts as well."""
+        if self._closed:
+            os.close(mounts)
+        else:
+            self._retired.append(mounts)
+
+    async def _take_apart(self) -> None:
+        retired, self._retired = self._retired, []
+        if retired:
+            await asyncio.to_thread(_close_all, retired)
 
     def _refilled(self, task: asyncio.Task[None]) -> None:
         self._refilling = None
@@ -213,7 +228,13 @@ class SandboxPool:
         self.discard(lambda _: True)
         if self._endings:
             await asyncio.wait(self._endings)
+        await self._take_apart()
         self._uses.clear()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _now() -> float:

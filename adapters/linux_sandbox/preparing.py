@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 
 from adapters.linux_sandbox.cgroups import Leaf
-from adapters.linux_sandbox.channels import HandOn, StartChannels
+from adapters.linux_sandbox.channels import HandOn, SetUpReport, StartChannels
 from adapters.linux_sandbox.client import HelperClient, Started, end_child
 from adapters.linux_sandbox.probing import KnownPlan
 from adapters.linux_sandbox.waiting import Listeners, WaitingSandbox
@@ -48,13 +48,16 @@ async def prepare(
     child = started
     told.add(child.pid)
     made: WaitingSandbox | None = None
+    mounts: int | None = None
     try:
-        if await _is_ready(child, channels, hold):
-            made = WaitingSandbox(known, helper, child, channels, leaf, listeners, _forgetting(told, child.pid))
+        said = await _readiness(child, channels, hold)
+        mounts = said.mounts
+        if mounts is not None and said.failure is None:
+            made = WaitingSandbox(known, helper, child, channels, leaf, listeners, mounts, _forgetting(told, child.pid))
         return made
     finally:
         if made is None:
-            for _, fd in listeners:
+            for fd in (*(fd for _, fd in listeners), *(() if mounts is None else (mounts,))):
                 os.close(fd)
             await end_child(child.pidfd)
             os.close(child.pidfd)
@@ -65,12 +68,11 @@ def _forgetting(told: set[int], pid: int) -> Callable[[], None]:
     return lambda: told.discard(pid)
 
 
-async def _is_ready(child: Started, channels: StartChannels, hold: HandOn) -> bool:
+async def _readiness(child: Started, channels: StartChannels, hold: HandOn) -> SetUpReport:
     reading = asyncio.ensure_future(channels.until_waiting(hold))
     try:
         async with asyncio.timeout(PREPARE_TIMEOUT_S):
-            said = await asyncio.shield(reading)
+            return await asyncio.shield(reading)
     except TimeoutError:
         signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        said = await reading
-    return said.waiting and said.failure is None
+        return await reading

@@ -32,7 +32,8 @@ class NotUsable(Exception):
 class WaitingSandbox:
     """`listeners`: of an `enabled` network, held until there is a command to serve. `on_reaped`: called by `end`.
     Whoever takes it calls `claim` first, then `use`; with a command in it, `started`, `leaf` and `channels` are the
-    taker's, else `end` takes care of them. `gone_on`: the command may have run."""
+    taker's, else `end` takes care of them. `gone_on`: the command may have run. `mounts`: its mount namespace, which
+    takes a while to be taken apart: by closing this, once its end is known."""
 
     def __init__(
         self,
@@ -42,10 +43,12 @@ class WaitingSandbox:
         channels: StartChannels,
         leaf: Leaf | None,
         listeners: Listeners,
+        mounts: int,
         on_reaped: Callable[[], None],
     ) -> None:
         self.known, self.helper, self.started, self.channels, self.leaf = known, helper, started, channels, leaf
         self._listeners, self._on_reaped = listeners, on_reaped
+        self.mounts = mounts
         self.gone_on = False
         self._waits = self._ended = False
 
@@ -123,6 +126,7 @@ class WaitingSandbox:
         self._on_reaped()
         self.channels.close()
         self._close_listeners()
+        await asyncio.to_thread(os.close, self.mounts)
         leaf, self.leaf = self.leaf, None
         if leaf is not None:
             await asyncio.to_thread(leaf.close)
