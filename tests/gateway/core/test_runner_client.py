@@ -20,7 +20,7 @@ LIST = api.ListProcesses()
 
 
 async def soon(awaitable: Awaitable[Any]) -> Any:
-    return await asyncio.wait_for(awaitable, 5)
+    return await asyncio.wait_for(awaitable, 15)
 
 
 @pytest.mark.covers("UDS-1")
