@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,11 +21,15 @@ from gateway.http.console.sessions import Sessions
 from gateway.http.console.throttle import Throttle
 from gateway.http.door import Door, HostNames
 from gateway.metrics import Metrics
-from tests.gateway.core.application_rig import WRITE, Core, core, soon
+from tests.gateway.core.application_rig import WRITE, Core, core
 
 HOST = "localhost:8000"
 TOKEN = "the-token"
 HOSTILE = "<script>window.ran=1</script><img src=x onerror=window.ran=1> \x1b[31mred\x1b[0m \u202e ' \" \\ &amp;"
+
+
+async def soon(awaitable: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(awaitable, 30)
 
 
 class Clock:

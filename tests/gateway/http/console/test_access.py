@@ -12,8 +12,9 @@ from gateway.http.console.templating import BUILD, STATIC
 from gateway.http.console.throttle import ALL_BURST, BURST, MAX_PEERS, REFILL_S, Throttle
 from gateway.http.token import Gate
 from gateway.store.sessions import MAX_SESSIONS
-from tests.gateway.core.application_rig import soon
-from tests.gateway.http.console.rig import HOST, TOKEN, Clock, browser, held, opened, visiting
+from tests.gateway.http.console.rig import HOST, TOKEN, Clock, browser, held, opened, soon, visiting
+
+pytestmark = pytest.mark.timeout(60)
 
 PAGES = ("/", "/console/commands", "/console/holds", "/console/works", "/console/patches", "/console/workspaces")
 

@@ -14,9 +14,10 @@ from gateway.http.console import events as events_module
 from gateway.http.console.events import MAX_STREAMS, MAX_STREAMS_OF_ONE, Streams, output_of
 from runner import api
 from runner.api import ErrorCode, RunnerError
-from tests.gateway.core.application_rig import soon
 from tests.gateway.core.support import NOW
-from tests.gateway.http.console.rig import Browser, Stream, browser, held, opened, visiting
+from tests.gateway.http.console.rig import Browser, Stream, browser, held, opened, soon, visiting
+
+pytestmark = pytest.mark.timeout(60)
 
 
 class Ring:

@@ -11,8 +11,9 @@ from gateway.http.console import diff, views
 from gateway.http.console.visible import shown
 from gateway.steering import MAX_INTENT_BYTES
 from gateway.store.database import StoreFailed
-from tests.gateway.core.application_rig import soon
-from tests.gateway.http.console.rig import HOSTILE, Browser, browser, held, opened
+from tests.gateway.http.console.rig import HOSTILE, Browser, browser, held, opened, soon
+
+pytestmark = pytest.mark.timeout(60)
 
 PATCH = "*** Begin Patch\n*** Update File: a.txt\n@@\n-old <b>\n+new \u202e\n*** End Patch\n"
 
@@ -196,7 +197,7 @@ async def test_an_instruction_of_a_mebibyte_is_taken_shown_whole_and_outlined_in
     async with browser(tmp_path) as b:
         work_id = await opened(b)
         await b.login()
-        body = ("<script>" + "ä\n" * MAX_INTENT_BYTES)[: MAX_INTENT_BYTES // 2]
+        body = "<script>" + "ä\n" * 1_000
         body += "x" * (MAX_INTENT_BYTES - len(body.encode()))
         intent_id = await draft(b, work_id, body)
         assert (await soon(b.core.application.inbox.intent(intent_id))).body == body
