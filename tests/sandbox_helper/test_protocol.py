@@ -121,6 +121,48 @@ def test_a_request_comes_back_equal(argv: list[bytes], tty: tuple[int, int] | No
     assert protocol.parse_run(fields, raw) == run
 
 
+@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\0", b"")), max_size=6))
+def test_what_a_waiting_child_is_told_comes_back_equal(rest: list[bytes]) -> None:
+    argv = (b"program", *rest)
+    message = protocol.fed_message(argv)
+    assert message is not None
+    assert int.from_bytes(message[:4], "big") == len(message) - 4
+    assert protocol.parse_fed(message[4:]) == argv
+
+
+def test_a_waiting_child_takes_no_more_than_arrives_at_once() -> None:
+    longest = b"x" * (protocol.MAX_FED_BYTES - 1)
+    assert protocol.fed_message((longest,)) is not None
+    assert protocol.fed_message((longest + b"x",)) is None
+    with pytest.raises(ProtocolError, match="NUL"):
+        protocol.fed_message((b"a\0b",))
+
+
+@pytest.mark.parametrize(("payload", "argv"), [("exec", b"true\0"), ("posture", b"")])
+def test_a_run_that_waits_is_told_its_command_later_and_is_no_probe(payload: str, argv: bytes) -> None:
+    head = {"op": "run", "id": 1, "plan_id": "p", "tty": None, "payload": payload, "leaf": False, "waits": True}
+    with pytest.raises(ProtocolError, match=r"run\.waits"):
+        protocol.parse_run(head, argv)
+    assert protocol.parse_run(head | {"payload": "exec"}, b"") == Run(1, "p", (), None, "exec", waits=True)
+
+
+@pytest.mark.parametrize(("code", "signal"), [(0, None), (255, None), (None, 9)])
+def test_stages_and_the_end_are_told_apart_on_the_status_pipe(code: int | None, signal: int | None) -> None:
+    end = protocol.end_record(code, signal, 12)
+    stages = b"".join(map(protocol.stage_line, protocol.STAGES))
+    assert protocol.split_status(stages + end) == (protocol.STAGES[-1], end)
+    assert protocol.split_status(end) == (None, end)
+    assert protocol.split_status(b"") == (None, b"")
+    assert protocol.parse_command_end(end) == protocol.CommandEnd(code, signal, 12)
+
+
+@pytest.mark.parametrize("value", [[], [["/a", 1, 2, 3]], [["a", 1, 2, 3, 4]], [["/a", 1, 2, 3, "4"]], {}])
+def test_a_standing_that_names_no_whole_place_is_refused(value: object) -> None:
+    with pytest.raises(ProtocolError, match="stands_on"):
+        protocol.parse_standing(value)
+    assert protocol.parse_standing([["/a", 1, 2, 3, 4]]) == (protocol.Standing("/a", (1, 2, 3, 4)),)
+
+
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_request_are_refused(message: bytes) -> None:
     try:

@@ -12,13 +12,13 @@ import pytest
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from tests.adapters.linux_sandbox.prepared import PreparedLauncher
 
-FROM_NOTHING, PREPARED = "from nothing", "prepared"
+UNPREPARED, PREPARED = "unprepared", "prepared"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A module that says `BOTH_WAYS = True` has its commands without a pool, and with a waiting sandbox for each."""
     if getattr(metafunc.module, "BOTH_WAYS", False) and "launcher" in metafunc.fixturenames:
-        metafunc.parametrize("launcher", [FROM_NOTHING, PREPARED], indirect=True)
+        metafunc.parametrize("launcher", [UNPREPARED, PREPARED], indirect=True)
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from adapters.linux_sandbox.cgroups import CONTROLLERS, NoSubtree, Subtree
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.linux_sandbox.process import attributed
 from runner.api import Limits
-from runner.ports import LaunchFailed, ManagedExit
+from runner.ports import LaunchFailed, LaunchRequest, ManagedExit
+from tests.adapters.linux_sandbox.prepared import PreparedLauncher
 from tests.adapters.linux_sandbox.support import finish, read_until, shell, start, terms
 from tests.leaks import await_end_of
 
@@ -276,6 +277,33 @@ async def test_a_command_starts_in_a_leaf_of_its_own_that_goes_with_it(
         assert leaves(group) == []
     finally:
         await grouped.close()
+
+
+@needs_groups
+async def test_a_sandbox_waits_in_the_leaf_of_its_command(group: Path, workspace: str) -> None:
+    launcher = PreparedLauncher(find_groups=lambda: Subtree(str(group), frozenset()), prepared=1)
+    try:
+        what = terms(workspace)
+        (sandbox,) = await launcher.primed(LaunchRequest("test", what, (), None))
+        (leaf,) = leaves(group)
+        assert (leaf / "cgroup.procs").read_text().split() == [str(sandbox.started.pid)]
+        process = await start(launcher, what, ("/bin/sh", "-c", "echo on; read line"))
+        await read_until(process, b"on")
+        assert launcher.used == 1
+        assert len((leaf / "cgroup.procs").read_text().split()) == 2
+        await launcher.pool.settled()
+        launcher.pool.discard(lambda _: True)
+        await launcher.pool.settled()
+        assert leaves(group) == [leaf], "that of what waited went with it"
+        process.kill()
+        await finish(process)
+        await launcher.pool.settled()
+        launcher.pool.discard(lambda _: True)
+        await launcher.pool.settled()
+        assert leaves(group) == []
+    finally:
+        await launcher.close()
+    assert leaves(group) == []
 
 
 @needs_groups

@@ -66,7 +66,7 @@ async def test_killing_the_managed_child_ends_the_daemons_too(launcher: LinuxSan
 
 
 @pytest.mark.covers("PROC-7", "LEASE-2")
-@pytest.mark.parametrize("sandbox", ["required", "off"])
+@pytest.mark.parametrize("sandbox", ["required", "prepared", "off"])
 async def test_a_killed_runner_takes_every_command_along_and_the_liveness_pipe_proves_it(
     workspace: str, sandbox: str
 ) -> None:

@@ -34,6 +34,7 @@ from tests.adapters.linux_sandbox.network_world import (
     PUBLIC_V6,
     RAW_PORT,
 )
+from tests.adapters.linux_sandbox.prepared import PreparedLauncher
 from tests.adapters.linux_sandbox.support import BOUND_S, Ended, finish, read_until, run, shell, start, terms
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -198,6 +199,20 @@ async def test_curl_reaches_an_allowed_name_by_http_https_and_socks(net: Net) ->
     for host, via in (("allowed.test", "http"), ("allowed.test", "connect"), ("allowed.test", "socks5")):
         assert net.allowed(host, via)
     assert net.allowed("deep.wild.test", "http")
+
+
+async def test_a_sandbox_that_waited_has_the_network_of_its_command(world: World, net: Net) -> None:
+    """Its listeners are handed over with the command."""
+    proxy = EgressProxy(names=NAMES, prefix=world.prefix)
+    launcher = PreparedLauncher(proxy=proxy)
+    try:
+        for turn in range(2):
+            status = "curl -sS -o /dev/null -w '%{http_code}' http://denied.test/"
+            ended = await shell(launcher, net.terms(), f"curl -sS http://allowed.test/where; {status}")
+            assert ended.output == f"allowed.test at {PUBLIC}\n403"
+            assert launcher.used == turn + 1
+    finally:
+        await launcher.close()
 
 
 async def test_bodies_of_both_kinds_arrive_and_nothing_of_the_proxys_own_headers_does(net: Net) -> None:
