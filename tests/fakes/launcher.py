@@ -17,7 +17,7 @@ import subprocess
 import termios
 from collections.abc import Awaitable, Callable, Sequence
 
-from runner.api import Isolation, IsolationReport, WorkspaceTerms
+from runner.api import Isolation, IsolationReport, Protection, WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, ManagedExit, ManagedProcess
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TERM": "xterm"}
@@ -93,7 +93,12 @@ class FakeLauncher:
         self.started = True
 
     async def report(self, terms: WorkspaceTerms | None) -> IsolationReport:
-        return IsolationReport(command_sandbox="none", available=True, network_enforcement="none", protections=())
+        """As large as the terms' FAKE_REPORT_CHARACTERS asks for."""
+        size = int(terms.env.get("FAKE_REPORT_CHARACTERS", "0")) if terms is not None else 0
+        protections = (Protection(name="fake", state="active", required=False, detail="\x01" * size),) if size else ()
+        return IsolationReport(
+            command_sandbox="none", available=True, network_enforcement="none", protections=protections
+        )
 
     async def launch(self, request: LaunchRequest) -> ManagedProcess:
         if self.before is not None:
