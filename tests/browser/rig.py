@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = Path(os.environ.get("CODESPACE_SCREENSHOTS") or ROOT / "build" / "screenshots")
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-crashpad-for-testing"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
 )
 T = TypeVar("T")
 
