@@ -21,7 +21,7 @@ from benchmarks.start import bubblewrap_argv
 from runner.api import WorkspaceTerms
 
 TITLE = "many clients at once"
-CROWDS = {1: 80, 8: 40, 64: 20}
+CROWDS = {1: 60, 8: 25, 64: 10}
 """Clients to commands of each in a round."""
 ROUNDS = 5
 RATE = 150.0

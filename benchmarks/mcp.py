@@ -36,7 +36,7 @@ from runner.api import WorkspaceTerms
 from runner.ports import LaunchRequest
 
 TITLE = "calls over MCP"
-ROUND_TRIPS = 1000
+ROUND_TRIPS = 400
 COMMANDS = 300
 COMMAND = "/bin/true"
 REFERENCE = "SDK server, empty tool"

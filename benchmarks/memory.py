@@ -90,7 +90,7 @@ class Programs:
 
 
 async def measure(options: Options) -> list[Table]:
-    rounds = options.samples(50)
+    rounds = options.samples(20)
     with appliance(COMMANDS, MAX_PROCESSES=str(COMMANDS), **{POOL: "0"}) as served:
         programs = Programs(served.pid)
         settled(programs.ours_kib)
@@ -105,7 +105,7 @@ async def measure(options: Options) -> list[Table]:
         ),
         _each("a running command, without its own process", running, RUNNING_MB),
     ]  # fmt: skip
-    waiting = [await _waiting() for _ in range(max(2, rounds // 10))]
+    waiting = [await _waiting() for _ in range(max(2, rounds // 4))]
     return [*tables, _each("a prepared sandbox that waits", waiting, PREPARED_MB)]
 
 

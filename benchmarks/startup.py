@@ -19,7 +19,7 @@ from benchmarks.callers import environment
 from benchmarks.measure import Bound, Contender, Options, Table, interleave
 
 TITLE = "start of the appliance"
-SAMPLES = 60
+SAMPLES = 30
 WAIT_S = 60
 OURS, REFERENCE = "ours, serve to ready", "python -c 'import mcp'"
 
