@@ -82,6 +82,7 @@ class LinuxSandboxLauncher:
         self._by_root: dict[tuple[str, str], Probe] = {}
         self._outside: dict[str, str] = {}
         self._plans: dict[tuple[str, bool], KnownPlan] = {}
+        self._isolations: dict[tuple[str, bool], tuple[KnownPlan, tuple[Protection, ...], Isolation]] = {}
         self._roots = Roots()
         self._running: dict[int, SandboxedProcess] = {}
         self._told: set[int] = set()
@@ -329,7 +330,11 @@ class LinuxSandboxLauncher:
             probe = await self._probe_for(terms)
             helper, found, abilities = probe.helper, probe.found, probe.abilities
         known = await self._plan(terms, abilities, terminal=request.tty_size is not None)
-        return helper, known, report.isolation_of(known.plan, found, terms.limits, abilities.leaf)
+        said = self._isolations.get(known.key)
+        if said is None or said[0] is not known or said[1] is not found:
+            isolation = report.isolation_of(known.plan, found, known.terms.limits, abilities.leaf)
+            said = self._isolations[known.key] = (known, found, isolation)
+        return helper, known, said[2]
 
     async def plan_for(self, terms: WorkspaceTerms, *, terminal: bool) -> Plan:
         """The plan that `launch` would run under. Raises SandboxUnavailable, LaunchFailed."""

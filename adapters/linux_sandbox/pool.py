@@ -60,6 +60,7 @@ class SandboxPool:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._refilling: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None
         self._again = False
         self._expiry: asyncio.TimerHandle | None = None
         self._endings: set[asyncio.Task[None]] = set()
@@ -106,9 +107,13 @@ class SandboxPool:
     def refill(self) -> None:
         """Makes what is wanted, soon; after a start, and after a command's end."""
         self._again = True
-        if self._refilling is None and self._uses and not self._closed:
-            self._refilling = asyncio.get_running_loop().create_task(self._refill(), name="prepare sandboxes")
-            self._refilling.add_done_callback(self._refilled)
+        if self._refilling is None and self._soon is None and (self._uses or self._retired) and not self._closed:
+            self._soon = asyncio.get_running_loop().call_later(REST_S, self._begin)
+
+    def _begin(self) -> None:
+        self._soon = None
+        self._refilling = asyncio.get_running_loop().create_task(self._refill(), name="prepare sandboxes")
+        self._refilling.add_done_callback(self._refilled)
 
     @property
     def waiting(self) -> int:
@@ -117,19 +122,20 @@ class SandboxPool:
 
     async def settled(self) -> None:
         """Until nothing is wanted, under way or ending."""
-        while self._refilling is not None or self._endings:
+        while self._soon is not None or self._refilling is not None or self._endings:
+            if self._soon is not None:
+                self._soon.cancel()
+                self._begin()
             await asyncio.wait({task for task in (self._refilling, *self._endings) if task is not None})
             await asyncio.sleep(0)  # the callbacks of what is done come next
 
     # --- making -----------------------------------------------------------------------------------------------------
     async def _refill(self) -> None:
-        while self._again and not self._closed:
-            self._again = False
-            await asyncio.sleep(REST_S)
-            await self._take_apart()
-            while (use := self._most_wanted()) is not None:
-                await self._quiet.wait()
-                await self._make_one(use)
+        self._again = False
+        await self._take_apart()
+        while (use := self._most_wanted()) is not None:
+            await self._quiet.wait()
+            await self._make_one(use)
 
     def retire(self, mounts: int) -> None:
         """Takes the mount namespace of a command that is over, to be closed behind the starts as well."""
@@ -222,6 +228,9 @@ class SandboxPool:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         if self._refilling is not None:
             self._quiet.set()
             await asyncio.gather(self._refilling, return_exceptions=True)
