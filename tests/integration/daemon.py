@@ -7,6 +7,7 @@ started, also after a run that was killed. Refuses to know: images. Called by `t
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -49,7 +50,10 @@ def owner(pid: int) -> str:
     """A name for a process that no later one has: its pid and when it started, in ticks since the machine did. Raises
     OSError where there is none."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return f"{pid}-{text.rpartition(')')[2].split()[19]}"
+    fields = text.rpartition(")")[2].split()
+    if fields[0] == "Z":
+        raise ProcessLookupError(errno.ESRCH, "it has ended, and nobody has asked", str(pid))
+    return f"{pid}-{fields[19]}"
 
 
 def lives(name: str) -> bool:
