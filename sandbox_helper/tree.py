@@ -123,8 +123,10 @@ class Tree:
             os.close(source)
 
     def _source(self, mount: Mount) -> int:
-        """The workspace's path is canonical, so a link on the way means that somebody replaced it."""
-        links = sc.RESOLVE_NO_SYMLINKS if mount.kind == "workspace" else 0
+        """The workspace's path is canonical, and so is what is shown in it: a link on the way means that somebody
+        replaced it, who may put the directory back before the target is looked for."""
+        canonical = mount.kind == "workspace" or is_below(mount.source, self.plan.workspace)
+        links = sc.RESOLVE_NO_SYMLINKS if canonical else 0
         resolve = sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS | links
         try:
             return sc.openat2(self._host_root, mount.source, os.O_PATH, resolve)

@@ -8,11 +8,15 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adapters.linux_sandbox import launcher as launcher_module
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.linux_sandbox.plan import build_plan
 from runner.ports import LaunchFailed
+from sandbox_helper.protocol import Plan
 from tests.adapters.linux_sandbox.support import shell, start, terms
 
 pytestmark = pytest.mark.covers("BOX-6", "BOX-7")
@@ -31,6 +35,31 @@ async def test_a_link_at_a_mount_target_inside_the_workspace_is_refused(
         await start(launcher, what, ("/bin/sh", "-c", "touch ran"))
     assert failure.value.stage == "mounts"
     assert failure.value.errno == "ELOOP"
+
+
+async def test_a_link_that_a_command_exchanges_for_the_directory_at_the_target_is_not_followed(
+    launcher: LinuxSandboxLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, shown = f"{workspace}/ws", f"{workspace}/ws/dir/shown"
+    await asyncio.to_thread(os.makedirs, shown)
+    await asyncio.to_thread(os.mkdir, f"{workspace}/private")
+    await asyncio.to_thread(Path(workspace, "private", "key").touch)
+
+    def found_as_a_link(*given: Any, **more: Any) -> Plan:
+        # What renameat2(RENAME_EXCHANGE) in a loop comes to: a link where it is resolved, a directory where it is put.
+        plan = build_plan(*given, **more)
+        mounts = tuple(m._replace(source=f"{root}/link") if m.target == shown else m for m in plan.mounts)
+        return plan._replace(mounts=mounts)
+
+    monkeypatch.setattr(launcher_module, "build_plan", found_as_a_link)
+    what = terms(root, mounts_read_only=(shown,))
+    await asyncio.to_thread(os.mkdir, f"{root}/link")
+    assert (await shell(launcher, what, "ls dir/shown && echo shown")).output == "shown\n"
+    await asyncio.to_thread(os.rmdir, f"{root}/link")
+    await asyncio.to_thread(os.symlink, f"{workspace}/private", f"{root}/link")
+    with pytest.raises(LaunchFailed) as failure:
+        await start(launcher, what, ("/bin/sh", "-c", "ls dir/shown"))
+    assert (failure.value.stage, failure.value.errno) == ("mounts", "ELOOP")
 
 
 async def test_a_root_replaced_by_a_link_is_refused(launcher: LinuxSandboxLauncher, workspace: str) -> None:
