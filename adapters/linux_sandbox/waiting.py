@@ -79,14 +79,15 @@ class WaitingSandbox:
             self._close_listeners()
             if not taken:
                 raise NotUsable("its network is not served")
-        if size is None:
-            self.channels.widen()
-        else:
+        if size is not None:
             self.channels.set_size(*size)
         # Both look at once: the child at what lives in the workspace, a thread at what lies outside.
         if not self.channels.feed(message):
             raise NotUsable("it takes no command")
-        changed = await asyncio.get_running_loop().run_in_executor(None, self._look_and_go)
+        looking = asyncio.get_running_loop().run_in_executor(None, self._look_and_go)
+        if size is None:
+            self.channels.widen()
+        changed = await looking
         if changed is not None:
             raise NotUsable(f"{changed} is another one")
         said = await self._until_executing()
