@@ -75,12 +75,17 @@ def _spawn(plan: Plan, run: Run, streams: Streams, reporter: Reporter) -> int:
 
 
 def _popen(plan: Plan, argv: tuple[bytes, ...], streams: Streams) -> subprocess.Popen[bytes]:
-    """The session and descriptors 0, 1, 2 only are Popen's part; signals are as the server left them, all default.
-
-    Raises OSError, ValueError.
+    """The session and descriptors 0, 1, 2 are Popen's part, and those that it has to close where nobody has verified
+    that exec does; signals are as the server left them, all default. Raises OSError, ValueError.
     """
     return subprocess.Popen(
-        argv, env=dict(plan.env), stdin=streams[0], stdout=streams[1], stderr=streams[2], start_new_session=True
+        argv,
+        env=dict(plan.env),
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        start_new_session=True,
+        close_fds=plan.mode == "plain",
     )
 
 

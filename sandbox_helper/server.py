@@ -50,6 +50,8 @@ class Server:
         self._children: list[int] = []
         self._trees: Trees | None = None
         privileged = os.geteuid() == 0
+        if liveness_fd is not None:
+            os.set_inheritable(liveness_fd, False)  # for first processes, which are forked; never for a command
         # Directories of the tree must be open to the command's id, whatever the runner was started with.
         os.umask(0o022)
         outside: dict[str, str] = {}

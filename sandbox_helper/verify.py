@@ -6,6 +6,7 @@ the start. Called by the child with all restrictions in place.
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from sandbox_helper import syscalls as sc
@@ -37,6 +38,9 @@ def check(self_fd: int, plan: Plan, outside_namespaces: dict[str, str], open_fds
     extra = {fd for fd in found - open_fds - {self_fd, fds_dir} if _is_open(fd)}
     if extra:
         raise VerifyFailed(f"descriptor {min(extra)} is open")
+    for fd in open_fds - {0, 1, 2}:
+        if not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
+            raise VerifyFailed(f"descriptor {fd} would stay open in the command")
 
 
 def _is_open(fd: int) -> bool:
