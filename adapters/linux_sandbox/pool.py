@@ -62,6 +62,8 @@ class SandboxPool:
         self._refilling: asyncio.Task[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._again = False
+        self._meanwhile: list[Callable[[WaitingSandbox], bool]] | None = None
+        """What `discard` was asked for while one is made."""
         self._expiry: asyncio.TimerHandle | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._retired: list[int] = []
@@ -135,7 +137,8 @@ class SandboxPool:
         await self._take_apart()
         while (use := self._most_wanted()) is not None:
             await self._quiet.wait()
-            await self._make_one(use)
+            if not await self._make_one(use):
+                return
 
     def retire(self, mounts: int) -> None:
         """Takes the mount namespace of a command that is over, to be closed behind the starts as well."""
@@ -156,16 +159,28 @@ class SandboxPool:
             if self._again:
                 self.refill()
 
-    async def _make_one(self, use: PlanUse) -> None:
-        made = await self._make(use.known)
+    async def _make_one(self, use: PlanUse) -> bool:
+        """False where it was discarded before it waited, so that nothing is made in its place."""
+        meanwhile = self._meanwhile = []
+        try:
+            made = await self._make(use.known)
+        finally:
+            self._meanwhile = None
         if made is None:
             use.refused_at = _now()
-            return
-        if self._closed or self._uses.get(use.known.key) is not use:
-            await made.end()
-            return
-        made.watch(lambda: self._discard(use, [made]))
-        use.waiting.append(made)
+            return True
+        kept = False
+        try:
+            if any(unwanted(made) for unwanted in meanwhile):
+                return False
+            if not self._closed and self._uses.get(use.known.key) is use:
+                made.watch(lambda: self._discard(use, [made]))
+                use.waiting.append(made)
+                kept = True
+            return True
+        finally:
+            if not kept:
+                await made.end()
 
     def _most_wanted(self) -> PlanUse | None:
         """The plan used last of those that lack one, if there is room or another plan gives way."""
@@ -188,7 +203,9 @@ class SandboxPool:
 
     # --- ending -----------------------------------------------------------------------------------------------------
     def discard(self, unwanted: Callable[[WaitingSandbox], bool]) -> None:
-        """Ends those; nothing is made in their place before the next use."""
+        """Ends those, and one that is just being made; nothing is made in their place before the next use."""
+        if self._meanwhile is not None:
+            self._meanwhile.append(unwanted)
         for use in self._uses.values():
             self._discard(use, [sandbox for sandbox in use.waiting if unwanted(sandbox)])
 

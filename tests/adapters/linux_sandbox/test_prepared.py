@@ -9,11 +9,15 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adapters.linux_sandbox import launcher as launcher_module
 from adapters.linux_sandbox import pool, standing, waiting
+from adapters.linux_sandbox.client import HelperClient
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
+from adapters.linux_sandbox.preparing import prepare
 from adapters.linux_sandbox.waiting import WaitingSandbox
 from runner.api import WorkspaceTerms
 from runner.ports import LaunchFailed, LaunchRequest, ManagedProcess
@@ -591,6 +595,56 @@ async def test_what_waits_is_ended_when_a_registry_was_taken_into_force(
     assert sandbox is not None
     assert await launcher.tidy(f"{workspace}/another", PROTECT) == ()
     assert await is_gone(sandbox, launcher)
+
+
+@pytest.mark.covers("POL-5")
+@pytest.mark.parametrize("event", ["a registry", "a lost helper"])
+async def test_what_is_being_made_meanwhile_does_not_wait_either(
+    launcher: PreparedLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    made: list[WaitingSandbox] = []
+
+    async def make_and_then(helper: HelperClient, *more: Any) -> WaitingSandbox | None:
+        sandbox = await prepare(helper, *more)
+        assert sandbox is not None
+        made.append(sandbox)
+        if event == "a registry":
+            await launcher.tidy(f"{workspace}/another", PROTECT)
+        else:
+            signal.pidfd_send_signal(helper_fd, signal.SIGKILL)
+            async with asyncio.timeout(BOUND_S):
+                await helper.gone.wait()
+        return sandbox
+
+    helper_fd = os.pidfd_open(launcher._helpers["sandbox"].pid)
+    try:
+        monkeypatch.setattr(launcher_module, "prepare", make_and_then)
+        assert await prime(launcher, terms(workspace)) is None
+    finally:
+        os.close(helper_fd)
+    (sandbox,) = made
+    assert await is_gone(sandbox, launcher)
+    monkeypatch.setattr(launcher_module, "prepare", prepare)
+    assert await prime(launcher, terms(workspace)) is not None, "the next use makes one again"
+
+
+async def test_the_mounts_of_a_command_that_outlived_its_plan_are_taken_apart(
+    launcher: PreparedLauncher, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mounts_held() -> int:
+        return sum(place.startswith("mnt:") for place in holdings().descriptors.values())
+
+    assert await prime(launcher, terms(workspace)) is not None
+    process = await launch(launcher, terms(workspace), "cat")
+    await launcher.pool.settled()
+    monkeypatch.setattr(pool, "IDLE_S", 0.0)
+    launcher.pool.expire()
+    await launcher.pool.settled()
+    assert mounts_held() == 1, "the command's"
+    process.close_stdin()
+    await finish(process)
+    await launcher.pool.settled()
+    assert mounts_held() == 0
 
 
 async def test_what_nobody_uses_for_long_is_ended(
