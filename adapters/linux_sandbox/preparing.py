@@ -35,7 +35,11 @@ async def prepare(
     listeners: Listeners = []
 
     async def hold(found: list[tuple[str, int]]) -> bool:
-        listeners.extend((kind, os.dup(fd)) for kind, fd in found)
+        try:
+            for kind, fd in found:
+                listeners.append((kind, os.dup(fd)))
+        except OSError:
+            return False  # no descriptor is left; the child is told so, and fails
         return True
 
     size = TERMINAL_SIZE if known.terminal else None

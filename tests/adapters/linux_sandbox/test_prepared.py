@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from adapters.linux_sandbox import launcher as launcher_module
-from adapters.linux_sandbox import pool, standing, waiting
+from adapters.linux_sandbox import pool, preparing, standing, waiting
 from adapters.linux_sandbox.client import HelperClient
 from adapters.linux_sandbox.launcher import LinuxSandboxLauncher
 from adapters.linux_sandbox.preparing import prepare
@@ -489,6 +491,39 @@ async def test_a_stage_that_fails_in_the_making_leaves_no_sandbox(workspace: str
     finally:
         await launcher.close()
     assert left_over(before, holdings()) == []
+
+
+class IdleProxy:
+    """Takes every command's listeners and serves none."""
+
+    async def serve(self, *_: object) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_listeners_without_room_for_their_descriptors_leave_no_sandbox_and_cost_nobody_the_helper(
+    workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    launcher = PreparedLauncher(proxy=IdleProxy())
+    what = terms(workspace, network="enabled", network_allow=("allowed.test:443",))
+    try:
+        await launcher.start()
+        assert (await shell(launcher, what, "exit 3")).exit.command_code == 3
+        assert launcher.used == 1
+        await launcher.pool.settled()
+        launcher.pool.discard(lambda _: True)
+        await launcher.pool.settled()
+        before, helper = holdings(), launcher._helpers["sandbox"]
+        monkeypatch.setattr(preparing, "os", SimpleNamespace(dup=full, close=os.close))
+        assert await prime(launcher, what) is None
+        monkeypatch.undo()
+        assert left_over(before, holdings()) == []
+        assert not helper.gone.is_set()
+    finally:
+        await launcher.close()
 
 
 @pytest.mark.covers("BOX-2")
