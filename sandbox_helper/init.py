@@ -66,6 +66,8 @@ def settle(status: int, control: int, liveness: int | None) -> None:
 
 def serve(main: int) -> None:
     """Until the process `main` has ended. Does not return."""
+    if os.getpid() != 1:
+        os._exit(RUNNER_GONE)  # what is passed on to every process of a namespace must never reach another one's
     while True:
         try:
             ended = reap(main)

@@ -78,10 +78,20 @@ class HelperClient:
         self._hello: asyncio.Future[dict[str, Any]] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._send_turn = asyncio.Lock()
-        self.pid = -1
+        self._child: int | None = None
+        self.session = 0
+        """What its children's session is called: its pid, also once it is dead and reaped."""
         self.gone = asyncio.Event()
         self.on_gone: Callable[[], None] | None = None
         """Called once, with `gone` set."""
+
+    @property
+    def pid(self) -> int:
+        """Raises HelperGone where it does not run or is reaped: whoever asks may signal it, and no number would be a
+        safe answer (kill(-1, …) is every process there is)."""
+        if self._child is None:
+            raise HelperGone("the sandbox helper is reaped, or was never started")
+        return self._child
 
     async def start(self) -> None:
         """Raises HelperGone with what failed."""
@@ -92,7 +102,7 @@ class HelperClient:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, protocol.MAX_MESSAGE_BYTES)
             ours.setblocking(False)
-            self.pid = self._spawn(arguments, theirs.fileno())
+            self._child = self.session = self._spawn(arguments, theirs.fileno())
         except OSError as error:
             ours.close()
             raise HelperGone(f"the sandbox helper did not start: {error}") from error
@@ -276,10 +286,10 @@ class HelperClient:
     async def kill(self) -> None:
         """Returns once the helper is dead: it makes no child any more, and holds no descriptor. It is reaped by
         `close`, so that its pid names its session until then."""
-        if self.pid > 0:
+        if self._child is not None:
             try:
-                os.kill(self.pid, signal.SIGKILL)
-                await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+                os.kill(self._child, signal.SIGKILL)
+                await asyncio.to_thread(os.waitid, os.P_PID, self._child, os.WEXITED | os.WNOWAIT)
             except (ProcessLookupError, ChildProcessError):
                 pass  # reaped already
         self._lost()
@@ -287,13 +297,15 @@ class HelperClient:
     async def close(self) -> None:
         """Ends and reaps the helper; its children live on. Idempotent."""
         self._lost()
-        if self.pid > 0:
-            pid, self.pid = self.pid, -1
-            await reap(pid)
+        child, self._child = self._child, None
+        if child is not None:
+            await reap(child)
 
 
 async def reap(pid: int) -> None:
     """Kills and reaps a child of this process, without blocking the loop."""
+    if pid <= 0:
+        raise ValueError(f"{pid} is no process but a group of them")
     try:
         os.kill(pid, signal.SIGKILL)
         pidfd = os.pidfd_open(pid)

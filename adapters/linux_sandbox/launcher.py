@@ -544,7 +544,7 @@ class LinuxSandboxLauncher:
     async def _settle_lost_start(self, helper: HelperClient, channels: StartChannels) -> LaunchFailed | LaunchUncertain:
         """The helper died with the start under way, or its answer was lost: ends it and what it may have made.
         Returns what is proved; may be repeated until it does."""
-        dead_session = helper.pid
+        dead_session = helper.session
         await helper.kill()
         channels.close_child_ends()
         channels.stop()

@@ -166,7 +166,7 @@ async def test_a_start_that_breaks_off_leaves_nothing_alive_and_says_so(
         else:
             assert not await asyncio.to_thread(os.path.exists, f"{workspace}/mark")
         assert isinstance(caught.value.__cause__, type(KINDS[kind]()))
-        helpers = {helper.pid for helper in launcher._helpers.values()}
+        helpers = {helper.session for helper in launcher._helpers.values()}
         assert await asyncio.to_thread(children) - helpers == set()
         assert await asyncio.to_thread(os.listdir, f"{workspace}/.git") == [], "a placeholder was left"
         # And the launcher goes on.
@@ -194,7 +194,7 @@ async def test_an_end_that_fails_for_the_same_want_is_tried_again(
             with pytest.raises(LaunchUncertain):
                 await start(launcher, terms(workspace), COMMAND)
         assert again.struck
-        helpers = {helper.pid for helper in launcher._helpers.values()}
+        helpers = {helper.session for helper in launcher._helpers.values()}
         assert await asyncio.to_thread(children) - helpers == set()
     finally:
         await launcher.close()

@@ -221,3 +221,18 @@ async def test_the_runner_is_the_parent_of_every_managed_child(launcher: LinuxSa
     assert int(stat.rpartition(")")[2].split()[1]) == os.getpid()
     process.close_stdin()
     await finish(process)
+
+
+async def test_no_number_stands_for_a_helper_that_is_gone() -> None:
+    helper = client.HelperClient("sandbox", None)
+    with pytest.raises(client.HelperGone):
+        _ = helper.pid
+    await helper.start()
+    pid = helper.pid
+    assert pid == helper.session
+    await helper.close()
+    with pytest.raises(client.HelperGone):
+        _ = helper.pid
+    for number in (0, -1, -pid):
+        with pytest.raises(ValueError, match="no process"):
+            await client.reap(number)
