@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 PART_CHARS = 48 * 1024
 PART_LINES = 4_000
-_FILES = re.compile(r"^\*\*\* (Add|Delete|Update) File: (.*)$", re.MULTILINE)
+_FILES = re.compile(r"^[^\S\n]*\*\*\* (?:(Add|Delete|Update) File|(Move to)): (.*)$", re.MULTILINE)
+"""White space before a header is none of the format's business."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def kind_of(line: str) -> str:
 
 def files_of(patch: str, most: int) -> list[str]:
     """What the patch says it does with files: its first `most` headers in short, and how many more."""
-    named = [f"{found[1]} {found[2]}" for found in _FILES.finditer(patch)]
+    named = [f"{found[1] or found[2]} {found[3]}" for found in _FILES.finditer(patch)]
     more = len(named) - most
     return named[:most] + ([f"and {more} more"] if more > 0 else [])
 
@@ -70,13 +71,12 @@ def part_of(patch: str, part: int) -> Part:
 def _starts(text: str) -> list[int]:
     """Where the parts begin: after a line end, or in the middle of a line that is too long."""
     starts = [0]
-    while len(text) - starts[-1] > PART_CHARS or text.count("\n", starts[-1]) > PART_LINES:
-        start, most = starts[-1], PART_CHARS
-        end = text.rfind("\n", start, start + most) + 1
-        while text.count("\n", start, end) > PART_LINES:
-            most //= 2
-            end = text.rfind("\n", start, start + most) + 1
-        starts.append(end or start + most)
+    left = text.count("\n")
+    while len(text) - starts[-1] > PART_CHARS or left > PART_LINES:
+        most = text[starts[-1] : starts[-1] + PART_CHARS]
+        lines = most.split("\n", PART_LINES)
+        left -= len(lines) - 1
+        starts.append(starts[-1] + len(most) - (len(lines[-1]) if len(lines) > 1 else 0))
     return starts
 
 

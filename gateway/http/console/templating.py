@@ -8,6 +8,7 @@ the console.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from gateway.http.console.visible import hidden_characters, shown
+from gateway.http.console.visible import exactly, hidden_characters, shown
 
 TYPES: Mapping[str, str] = {
     ".css": "text/css; charset=utf-8",
@@ -60,6 +61,16 @@ def _exact(text: str) -> Markup:
     return Markup("\n") + escape(text)
 
 
+_RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe\U00010800-\U00010fff\U0001e800-\U0001efff"
+_WORDS = re.compile(f"[{_RIGHT_TO_LEFT}]+(?: +[{_RIGHT_TO_LEFT}]+)*")
+
+
+def _granted(text: str) -> Markup:
+    """Of what a person decides on. Words that are written from right to left stand each for themselves, so that what
+    is between two of them keeps its place: browsers would turn that around too (UAX 9)."""
+    return Markup(_WORDS.sub(r"<bdi>\g<0></bdi>", str(escape(exactly(text)))))
+
+
 def _moment(value: datetime) -> Markup:
     """UTC; the page's script puts it into the reader's own time."""
     utc = value.astimezone(UTC)
@@ -90,7 +101,7 @@ class Templates:
             auto_reload=False,
         )
         self._environment.filters.update(
-            exact=_exact, moment=_moment, size=_size, cut=_cut, hidden=hidden_characters, words=_words
+            exact=_exact, granted=_granted, moment=_moment, size=_size, cut=_cut, hidden=hidden_characters, words=_words
         )
         self._environment.globals["build"] = BUILD
 

@@ -17,6 +17,7 @@ from gateway.application import Application
 from gateway.errors import Code, ToolError
 from gateway.http.console import diff
 from gateway.http.console.ansi import Renderer
+from gateway.http.console.visible import escaped
 from gateway.steering import OPEN_WORK
 from gateway.store.approvals import State
 from runner import api
@@ -155,7 +156,8 @@ def _about(listed: Sequence[HoldListed]) -> dict[str, list[str]]:
     for one in listed:
         request = one.request or {}
         if one.tool == "exec_command":
-            about[one.approval_id] = [word[:ROW_CHARS] for word in request.get("command", [])[:12]]
+            words = request.get("command", [])
+            about[one.approval_id] = [word[:ROW_CHARS] for word in words[:12]] + ["…"] * (len(words) > 12)
         else:
             about[one.approval_id] = diff.files_of(request.get("patch", ""), 4)
     return about
@@ -192,13 +194,14 @@ def _request(found: HoldListed, asked: Asked) -> dict[str, Any]:
 
 
 async def hold_text(application: Application, asked: Asked) -> str:
-    """The whole of what is asked for, as it is. Raises APPROVAL_NOT_FOUND also where it is no longer kept."""
+    """The whole of what is asked for: a patch as it is, a command as JSON that hides nothing. Raises APPROVAL_NOT_FOUND
+    also where it is no longer kept."""
     found = await application.show_hold(asked.path["approval_id"])
     if found.request is None:
         raise ToolError(Code.APPROVAL_NOT_FOUND, f"what hold {found.approval_id} was about is no longer kept")
     if found.tool == "apply_patch":
         return str(found.request["patch"])
-    return json.dumps(found.request["command"], indent=2, ensure_ascii=False)
+    return escaped(json.dumps(found.request["command"], indent=2, ensure_ascii=False))
 
 
 # --- patches ----------------------------------------------------------------------------------------------------------

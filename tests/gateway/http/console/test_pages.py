@@ -81,6 +81,7 @@ async def test_a_large_patch_comes_in_parts_and_says_so(tmp_path: Path) -> None:
         path = f"/console/holds/{hold.approval_id}"
         first = await b.get(path)
         assert "Part 1 of 5" in first.text
+        assert "part 1 of 5; a grant is for all of them" in first.text
         assert len(first.content) < 1024 * 1024
         assert f"line {count - 1:06} of it" in (await b.get(f"{path}?part=5")).text
         assert "in demo" in (await b.get("/")).text
@@ -92,6 +93,7 @@ async def test_a_command_of_many_words_is_cut_and_says_so(tmp_path: Path) -> Non
     async with browser(tmp_path) as b:
         approval_id = await held(b, command=("echo", *["x"] * 2 * views.ARGUMENTS_SHOWN))
         await b.login()
+        assert "<code>x</code> <code>…</code></span>" in (await b.get("/console/holds")).text
         page = await b.page(f"/console/holds/{approval_id}")
         assert len(page.of("pre")) == views.ARGUMENTS_SHOWN
         assert "not all of it" in page.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import json
 import re
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.http.console import diff
 from gateway.http.console.ansi import MAX_RUNS, RECOGNISED, Renderer
 from gateway.http.console.templating import Templates
-from gateway.http.console.visible import PICTURES, hidden_characters, shown
+from gateway.http.console.visible import PICTURES, escaped, exactly, hidden_characters, shown
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -108,6 +109,57 @@ def test_what_would_not_be_seen_is_named() -> None:
     assert hidden_characters("a\u202eb\r\n\x07") == 2
 
 
+def test_a_name_is_not_made_another_one_by_letters_that_are_blank() -> None:
+    for code in (0x34F, 0x115F, 0x1160, 0x3164, 0xFFA0, 0xFFF8, 0x1D173, 0xE00FF, 0xE0FFF):
+        assert shown(f"a{chr(code)}b") == f"a⟦U+{code:04X}⟧b"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *(
+            "a\u200db",
+            "a\u200d",
+            "\u200cb",
+            "é\u200dé",
+            "\u043d\u200c\u043d",
+            "\u4e2d\u200d b",
+            "\u0645\u200d\u200d\u0645",
+        ),
+        *("a\ufe0fb", "\ufe00", "a\U000e0100", "\u4e2d\ufe00\ufe01", "\x80\ufe00", "a\ufe0f\u200d\u4e2d"),
+        *("rm\xa0-rf", "a\u3000b", "a\u202fb", "a\u2003b", "a\u2800b"),
+    ],
+)
+def test_what_somebody_decides_by_has_no_joiner_that_joins_nothing_and_no_space_that_is_none(hidden: str) -> None:
+    assert "⟦U+" in exactly(hidden)
+    assert shown(exactly(hidden)) == exactly(hidden)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        *("plain\ttext\n", "\U0001f469\u200d\U0001f469", "\u2764\ufe0f\u200d\U0001f525", "1\ufe0f\u20e3", "©\ufe0f"),
+        *("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0915\u094d\u200d\u0937", "\u845b\U000e0100", "\u0645"),
+    ],
+)
+def test_emoji_and_scripts_keep_what_they_need_where_somebody_decides(seen: str) -> None:
+    assert exactly(seen) == seen
+
+
+@given(st.lists(st.one_of(PIECES, st.characters(), st.sampled_from("\u200d\ufe0f\xa0\U000e0100\x7f"))).map("".join))
+def test_a_command_as_a_file_hides_nothing_and_means_the_same(text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    told = escaped(json.dumps([text], indent=2, ensure_ascii=False))
+    assert json.loads(told) == [text]
+    assert exactly(told) == told
+
+
+def test_what_stands_between_words_from_right_to_left_keeps_its_place() -> None:
+    granted = TEMPLATES._environment.filters["granted"]
+    line = '"\u05d0" && <"\u05d1 \u05d2">'
+    assert granted(line) == ("&#34;<bdi>\u05d0</bdi>&#34; &amp;&amp; &lt;&#34;<bdi>\u05d1 \u05d2</bdi>&#34;&gt;")
+
+
 def test_a_template_that_writes_nothing_at_all_is_an_error() -> None:
     with pytest.raises(TypeError):
         Templates().render("refused.html", {"why": None, "version": "1"})
@@ -154,4 +206,20 @@ def test_lines_of_a_patch_have_their_kinds() -> None:
     text = "*** Update File: a\n@@ class A:\n same\n-old\n+new\n\n*** Move to: b\n*** Delete File: c"
     kinds = [line.kind for line in diff.part_of(text, 1).lines]
     assert kinds == ["file", "mark", "same", "remove", "add", "same", "file", "file"]
-    assert diff.files_of(text, 1) == ["Update a", "and 1 more"]
+    assert diff.files_of(text, 2) == ["Update a", "Move to b", "and 1 more"]
+    assert diff.files_of("*** Add File: a\n+x\n \t*** Delete File: b", 4) == ["Add a", "Delete b"]
+
+
+def test_where_parts_begin_is_found_in_one_go() -> None:
+    """Of a patch that is line ends alone each part would be counted to its end again: 1 000 times 4 MiB."""
+
+    class Counted(str):
+        seen = 0
+
+        def count(self, sub: str, *place: int) -> int:  # type: ignore[override]
+            Counted.seen += len(self[slice(*(place or (None,)))])
+            return super().count(sub, *place)
+
+    text = Counted("\n" * 1_000_000)
+    assert len(diff._starts(text)) == 1_000_000 // diff.PART_LINES
+    assert Counted.seen <= 2 * len(text)
