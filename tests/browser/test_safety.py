@@ -104,6 +104,46 @@ def test_a_flood_of_output_is_followed_at_its_end_and_the_page_stays_small(serve
     expect(page.locator("#output-note")).to_contain_text("ended")
 
 
+@pytest.mark.covers("APPR-3")
+def test_nothing_that_is_granted_is_scrolled_out_of_sight(served: Appliance, visit: Visit) -> None:
+    far = " " * 2_000
+    tab = visit("/")
+    page = tab.page
+    patch = served.hold("apply_patch", patch=f"*** Begin Patch\n*** Add File: a\n+x = 1{far}; EVIL\n+y\n*** End Patch")
+    page.goto(f"{served.url}/console/holds/{patch}")
+    tab.is_live()
+    within = """place => {
+      const end = document.createRange();
+      const text = place.firstChild;
+      end.setStart(text, text.data.indexOf("EVIL"));
+      end.setEnd(text, text.data.indexOf("EVIL") + 4);
+      const [outer, inner] = [place.closest("pre").getBoundingClientRect(), end.getBoundingClientRect()];
+      return inner.width > 0 && inner.left >= outer.left && inner.right <= outer.right && inner.bottom <= outer.bottom;
+    }"""
+    assert page.locator(".l.add .t").first.evaluate(within)
+    screenshot(page, "hold-with-a-long-line")
+    command = served.hold("exec_command", command=["sh", "-c", "make" + "\n" * 300 + "EVIL", f"x{far}EVIL"])
+    page.goto(f"{served.url}/console/holds/{command}")
+    tab.is_live()
+    for word in page.locator(".words pre").all()[2:]:
+        assert word.evaluate(within)
+
+
+@pytest.mark.covers("PROC-4")
+def test_output_that_changes_its_colour_at_every_letter_does_not_stop_the_page(served: Appliance, visit: Visit) -> None:
+    colours = "''.join(f'\\x1b[3{n % 8}mx' for n in range(1000))"
+    program = f"import time\nwhile True:\n  print({colours}, end='', flush=True)\n  time.sleep(0.2)"
+    process_id = served.start("python3", "-c", program)
+    page = visit(f"/console/commands/{process_id}").page
+    expect(page.locator("#output-note")).to_contain_text("the beginning is no longer shown")
+    blocks = page.locator("#output").evaluate("pane => [...pane.children].map(block => block.childElementCount)")
+    # All of what is laid out anew with each piece is one block.
+    assert max(blocks) <= 1_000
+    assert sum(blocks) <= 20_000
+    page.get_by_role("button", name=re.compile("^Stop command")).click()
+    expect(page.locator(".headline .state")).to_have_text("exited")
+
+
 @pytest.mark.covers("NETIF-2")
 def test_a_person_logs_in_once_and_out_again(served: Appliance, visit: Visit) -> None:
     tab = visit(None)

@@ -4,6 +4,8 @@ const MOST_CHARS = 256 * 1024;
 const BLOCK_CHARS = 4 * 1024;
 const BLOCK_RUNS = 200;
 const MOST_LINE_CHARS = 64 * 1024; // a line that is longer is broken
+const MOST_LINE_RUNS = 1000; // so is one of more colours, which would be laid out anew with each
+const RUN_CHARS = 16; // what a run takes beside its text, as if it were text
 
 export class Output {
   constructor(pane, note, follow) {
@@ -34,7 +36,7 @@ export class Output {
     if (piece.skipped) this.add(`⋯ ${piece.skipped.toLocaleString("en")} bytes are not shown ⋯\n`, "skipped");
     for (const [text, classes] of piece.runs) this.addLines(text, classes);
     while (this.chars > MOST_CHARS && this.pane.firstChild !== this.block) {
-      this.chars -= this.pane.firstChild.textContent.length;
+      this.chars -= this.pane.firstChild.textContent.length + RUN_CHARS * this.pane.firstChild.childElementCount;
       this.pane.firstChild.remove();
       this.dropped = true;
     }
@@ -56,7 +58,7 @@ export class Output {
 
   add(text, classes) {
     const full = this.filled > BLOCK_CHARS || this.runs > BLOCK_RUNS;
-    if (!this.block || (full && this.whole) || this.filled > MOST_LINE_CHARS) {
+    if (!this.block || (full && this.whole) || this.filled > MOST_LINE_CHARS || this.runs >= MOST_LINE_RUNS) {
       this.block = document.createElement("span");
       this.block.className = "lines";
       this.filled = this.runs = 0;
@@ -69,7 +71,7 @@ export class Output {
     this.whole = text.endsWith("\n");
     this.filled += text.length;
     this.runs += 1;
-    this.chars += text.length;
+    this.chars += text.length + RUN_CHARS;
   }
 
   say(piece) {
