@@ -91,6 +91,10 @@ async def _call_of(endpoint: Endpoint, request: Request) -> Call:
         raise _malformed(unknown[0], f'query parameter "{unknown[0][:80]}" is not known here')
     body = None
     if endpoint.body is not None:
+        # A page of another port of this host may send text without being asked whether it may; JSON it may not.
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if "origin" in request.headers and kind != "application/json":
+            raise _malformed("content-type", "a browser has to send application/json here")
         body = _parse(endpoint.body, await request.body() or b"{}")
     return Call(dict(request.path_params), dict(request.query_params), body)
 

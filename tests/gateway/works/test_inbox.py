@@ -302,3 +302,21 @@ async def test_the_inbox_asks_for_the_same_token_as_mcp(opened_to: Endpoints) ->
 async def test_the_inbox_asks_for_the_same_peer_as_mcp(opened_to: Endpoints) -> None:
     async with serve(opened_to) as serving:
         assert (await serving.request(serving.unix, "GET", "/inbox/openapi.json")).status == 403
+
+
+@pytest.mark.covers("NETIF-2")
+async def test_a_page_of_another_port_can_send_nothing_without_being_asked_whether_it_may(tmp_path: Path) -> None:
+    """A browser sends text to anybody, and JSON only where that place has said yes, which this one says to nobody."""
+    async with web(tmp_path) as w:
+        path = f"/inbox/works/{(await soon(w.core.application.work_open('demo', 'A work'))).work_id}/intents"
+        for kind in ("text/plain", "text/plain;application/json", "application/x-www-form-urlencoded", "", None):
+            headers = {"origin": "http://localhost:3000", **({} if kind is None else {"content-type": kind})}
+            reply = await soon(w.client.request("POST", path, content=b'{"body": "x"}', headers=headers))
+            assert (reply.status_code, reply.json()["error"]["details"]) == (400, {"argument": "content-type"})
+        assert await w("GET", path.removeprefix("/inbox")) == []
+        headers = {"origin": "http://localhost:3000", "content-type": "application/json; charset=utf-8"}
+        reply = await soon(w.client.request("POST", path, content=b'{"body": "x"}', headers=headers))
+        assert reply.status_code == 201
+        asked = await soon(w.client.request("OPTIONS", path, headers={"origin": "http://localhost:3000"}))
+        assert asked.status_code == 405
+        assert not any(name.startswith("access-control") for name in asked.headers)
