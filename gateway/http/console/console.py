@@ -37,7 +37,7 @@ from gateway.http.console.sessions import (
     set_cookie,
 )
 from gateway.http.console.templating import BUILD, STATIC
-from gateway.http.console.throttle import Throttle
+from gateway.http.console.throttle import Throttle, network_of
 from gateway.http.console.views import Asked
 from gateway.http.door import GATE
 from gateway.http.inbox import STATUS
@@ -89,6 +89,8 @@ class Console:
             for action in ACTIONS
         ]
         self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._no_route})
+        # Nobody is led on before he is known, and not to an address that a proxy in front of us would name otherwise.
+        self.asgi.router.redirect_slashes = False
 
     # --- who ----------------------------------------------------------------------------------------------------------
     def _guarded(self, handler: Handler, *, changes: bool = False) -> Callable[[Request], Awaitable[Response]]:
@@ -168,7 +170,7 @@ class Console:
         except ToolError as error:
             return self._problem(error)
         where = _inside(form.get("next", "/"))
-        host = request.client.host if request.client else "unknown"
+        host = network_of(request.client.host) if request.client else "unknown"
         wait_s = self._throttle.attempt(host)
         if wait_s:
             self._refuse(request, "throttle")

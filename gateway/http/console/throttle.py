@@ -6,6 +6,7 @@ whoever tries from many addresses is slowed down too. Refuses to know: tokens, H
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -15,6 +16,16 @@ ALL_BURST = 100
 ALL_REFILL_S = 0.6
 MAX_PEERS = 1_024
 """The one that tried longest ago is forgotten; that one has refilled most."""
+
+
+def network_of(address: str) -> str:
+    """What counts as one peer: of IPv6 the network (RFC 4291, 2.5.4), since whoever has one address of it has all. With
+    them he could use up what all peers have together, and keep out who has the token."""
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
 
 
 class _Bucket:

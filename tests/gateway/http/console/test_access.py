@@ -9,7 +9,7 @@ import pytest
 
 from gateway.http.console.sessions import LIFETIME_S, Sessions
 from gateway.http.console.templating import BUILD, STATIC
-from gateway.http.console.throttle import ALL_BURST, BURST, MAX_PEERS, REFILL_S, Throttle
+from gateway.http.console.throttle import ALL_BURST, BURST, MAX_PEERS, REFILL_S, Throttle, network_of
 from gateway.http.token import Gate
 from gateway.store.sessions import MAX_SESSIONS
 from tests.gateway.http.console.rig import HOST, TOKEN, Clock, browser, held, opened, soon, visiting
@@ -146,6 +146,14 @@ def test_attempts_are_counted_for_each_peer_and_for_all() -> None:
     assert made == ALL_BURST
 
 
+def test_a_network_is_one_peer_however_many_addresses_it_has() -> None:
+    assert network_of("2001:db8:0:1::7") == network_of("2001:db8:0:1:ffff:ffff:ffff:ffff") == "2001:db8:0:1::/64"
+    assert network_of("2001:db8:0:2::7") != network_of("2001:db8:0:1::7")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2%eth0")
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") == "192.0.2.1"
+    assert network_of("unix:uid=0") == "unix:uid=0"
+
+
 def test_a_crowd_of_peers_takes_no_more_room_than_the_bound() -> None:
     throttle = Throttle(Clock())
     for n in range(2 * MAX_PEERS):
@@ -233,6 +241,13 @@ async def test_without_a_token_the_pages_are_open_and_nothing_is_stored(tmp_path
         await b.post(f"/console/works/{work_id}/cancel")
         assert (await b.core.application.inbox.shown(work_id)).state == "cancelled"
         await b.get("/console/login", 303)
+
+
+@pytest.mark.covers("NETIF-2")
+async def test_an_address_that_is_nearly_right_leads_nowhere(tmp_path: Path) -> None:
+    async with browser(tmp_path) as b:
+        reply = await b.get("/console/holds/", 404)
+        assert "location" not in reply.headers
 
 
 # --- headers ----------------------------------------------------------------------------------------------------------
