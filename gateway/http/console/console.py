@@ -248,7 +248,7 @@ class Console:
         async def is_open() -> bool:
             return (await self._sessions.visitor(request, gate)).known
 
-        if self._streams.full(visitor.name):
+        if not self._streams.enter(visitor.name):
             self._refuse(request, "streams")
             why = "Too many pages are open at once: close some."
             full = self._answers.plain("refused.html", 503, why=why)
@@ -256,15 +256,14 @@ class Console:
             return full
 
         async def body(send: Callable[[bytes], Awaitable[None]]) -> None:
-            with self._streams.place(visitor.name):
-                async with contextlib.aclosing(events(self._application, seen, process_id, is_open)) as pieces:
-                    try:
-                        async for piece in pieces:
-                            await send(piece)
-                    except StoreFailed:
-                        return  # the browser comes back, and finds out what is wrong
+            async with contextlib.aclosing(events(self._application, seen, process_id, is_open)) as pieces:
+                try:
+                    async for piece in pieces:
+                        await send(piece)
+                except StoreFailed:
+                    return  # the browser comes back, and finds out what is wrong
 
-        return EventStream(body, HEADERS)
+        return EventStream(body, HEADERS, partial(self._streams.leave, visitor.name))
 
     # --- what went wrong ----------------------------------------------------------------------------------------------
     def _problem(self, error: ToolError) -> Response:

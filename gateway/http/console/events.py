@@ -8,10 +8,9 @@ from the ring by then, and it is told how much. Refuses to know: pages, markup. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -43,37 +42,46 @@ class Streams:
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
-    def full(self, owner: str) -> bool:
-        """Whether there is no place left for this session."""
-        return self._open.total() >= MAX_STREAMS or self._open[owner] >= MAX_STREAMS_OF_ONE
-
-    @contextlib.contextmanager
-    def place(self, owner: str) -> Iterator[None]:
-        """Belongs around an open stream."""
+    def enter(self, owner: str) -> bool:
+        """False where no place is left for this session. To be asked and taken at once: many may come together."""
+        if self._open.total() >= MAX_STREAMS or self._open[owner] >= MAX_STREAMS_OF_ONE:
+            return False
         self._open[owner] += 1
-        try:
-            yield
-        finally:
-            self._open[owner] -= 1
-            if not self._open[owner]:
-                del self._open[owner]
+        return True
+
+    def leave(self, owner: str) -> None:
+        """Belongs to every `enter` that was granted."""
+        self._open[owner] -= 1
+        if not self._open[owner]:
+            del self._open[owner]
 
 
 class EventStream(Response):
     """A response whose body `write` sends piece by piece, each when the one before is taken. It is cancelled when the
-    browser goes away, wherever it is then; Starlette's own response leaves an iterator open that waits for nothing."""
+    browser goes away, wherever it is then; Starlette's own response leaves an iterator open that waits for nothing.
+    `over`: called at its end, however it ends."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, write: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], headers: Mapping[str, str]
+        self,
+        write: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]],
+        headers: Mapping[str, str],
+        over: Callable[[], None],
     ) -> None:
         self._write = write
+        self._over = over
         # For proxies that would wait for more.
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send_all(receive, send)
+        finally:
+            self._over()
+
+    async def _send_all(self, receive: Receive, send: Send) -> None:
         async def piece(body: bytes) -> None:
             await send({"type": "http.response.body", "body": body, "more_body": True})
 

@@ -191,12 +191,23 @@ async def test_streams_have_a_bound_and_give_their_places_back(tmp_path: Path) -
 
 def test_all_sessions_together_have_a_bound() -> None:
     streams = Streams()
-    places = [streams.place(str(n % 20)) for n in range(MAX_STREAMS)]
-    for place in places:
-        place.__enter__()
-    assert streams.full("somebody else")
-    places[0].__exit__(None, None, None)
-    assert not streams.full("somebody else")
+    assert all(streams.enter(str(n % 20)) for n in range(MAX_STREAMS))
+    assert not streams.enter("somebody else")
+    streams.leave("0")
+    assert streams.enter("somebody else")
+
+
+async def test_streams_that_come_together_are_no_more_than_the_bound(tmp_path: Path) -> None:
+    async with browser(tmp_path) as b:
+        await b.login()
+        coming = [Stream(b, "/console/events") for _ in range(3 * MAX_STREAMS_OF_ONE)]
+        for one in coming:
+            await soon(one.arrived.wait())
+        assert sorted(one.status for one in coming) == [200] * MAX_STREAMS_OF_ONE + [503] * 2 * MAX_STREAMS_OF_ONE
+        for one in coming:
+            await one.close()
+        again = await stream(b)
+        await again.close()
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
