@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,38 @@ async def test_a_name_that_is_replaced_from_outside_ends_the_command_and_says_wh
     assert ended.signal == 9
     assert ended.note is not None
     assert replaced in ended.note
+
+
+def by_its_second_name(name: str) -> None:
+    os.link(name, f"{name}.second")
+    os.unlink(name)
+    os.rename(f"{name}.second", name)
+
+
+def there_and_back(name: str) -> None:
+    os.rename(name, f"{name}.aside")
+    os.rename(f"{name}.aside", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "replace"), [(".git/config", by_its_second_name), (".git/hooks", there_and_back), (".git", there_and_back)]
+)
+async def test_a_name_that_was_moved_or_made_anew_ends_the_command_though_it_is_the_same_object_again(
+    launcher: LinuxSandboxLauncher, workspace: str, name: str, replace: Callable[[str], None]
+) -> None:
+    await prepare(launcher, workspace)
+    place = f"{workspace}/{name}"
+    process = await start(launcher, terms(workspace, protect=PROTECT), ("/bin/sh", "-c", "echo up; read x"))
+    await read_until(process, b"up\n")
+    await asyncio.sleep(0)  # the watch begins in the next turn of the loop
+    before = await asyncio.to_thread(os.stat, place)
+    # Not in a thread: a look in between would see another object.
+    replace(place)
+    after = await asyncio.to_thread(os.stat, place)
+    assert (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino)
+    ended = (await finish(process)).exit
+    assert ended.note is not None
+    assert name in ended.note
 
 
 async def test_a_machine_without_inotify_looks_now_and_then(
