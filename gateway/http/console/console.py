@@ -183,7 +183,9 @@ class Console:
             return self._answers.plain("login.html", 403, problem="That is not the token.", where=where)
         self._throttle.give_back(host)
         try:
-            await self._sessions.close(await self._sessions.visitor(request, gate))
+            before = await self._sessions.visitor(request, gate)
+            await self._sessions.close(before)
+            self._streams.end(before.name)
             visitor = await self._sessions.open(gate)
         except StoreFailed as error:
             return self._away(str(error))
@@ -194,6 +196,7 @@ class Console:
 
     async def _logout(self, request: Request, visitor: Visitor) -> Response:
         await self._sessions.close(visitor)
+        self._streams.end(visitor.name)
         self._log.info("console_logout")
         response = RedirectResponse(LOGIN, 303, HEADERS)
         drop_cookie(request, response)
@@ -255,8 +258,11 @@ class Console:
             full.headers["retry-after"] = "10"
             return full
 
+        ended = self._streams.ended(visitor.name)
+
         async def body(send: Callable[[bytes], Awaitable[None]]) -> None:
-            async with contextlib.aclosing(events(self._application, seen, process_id, is_open)) as pieces:
+            telling = events(self._application, seen, process_id, is_open, ended)
+            async with contextlib.aclosing(telling) as pieces:
                 try:
                     async for piece in pieces:
                         await send(piece)

@@ -41,6 +41,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
+        self._ended: dict[str, asyncio.Event] = {}
 
     def enter(self, owner: str) -> bool:
         """False where no place is left for this session. To be asked and taken at once: many may come together."""
@@ -54,6 +55,16 @@ class Streams:
         self._open[owner] -= 1
         if not self._open[owner]:
             del self._open[owner]
+            self._ended.pop(owner, None)
+
+    def ended(self, owner: str) -> asyncio.Event:
+        """What is set when this session is closed. For one that entered."""
+        return self._ended.setdefault(owner, asyncio.Event())
+
+    def end(self, owner: str) -> None:
+        """Its session is closed, and nothing more is to be told to it."""
+        if (event := self._ended.get(owner)) is not None:
+            event.set()
 
 
 class EventStream(Response):
@@ -103,10 +114,14 @@ class EventStream(Response):
 
 
 async def events(
-    application: Application, seen: str, process_id: str | None, is_open: Callable[[], Awaitable[bool]]
+    application: Application,
+    seen: str,
+    process_id: str | None,
+    is_open: Callable[[], Awaitable[bool]],
+    ended: asyncio.Event,
 ) -> AsyncGenerator[bytes, None]:
     """Until the session is over, or whoever reads goes away. `seen`: the mark of what the page shows. `is_open`:
-    whether the session still is; asked at every beat."""
+    whether the session still is; asked at every beat. `ended`: set where it was closed."""
     clock = asyncio.get_running_loop().time
     mark = application.changes.mark
     asked = clock()
@@ -116,10 +131,14 @@ async def events(
     output = None if process_id is None else output_of(application, process_id)
     changed = _task(_after(application, mark, 0.0))
     written = None if output is None else _task(anext(output, None))
+    closed = _task(ended.wait())
     try:
         while True:
-            waited = {changed} if written is None else {changed, written}
+            waited = {changed, closed} if written is None else {changed, closed, written}
             done, _ = await asyncio.wait(waited, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if closed in done:
+                yield event("ended", {}, mark)
+                return
             if clock() - asked >= BEAT_S:
                 asked = clock()
                 if not await is_open():
@@ -137,7 +156,7 @@ async def events(
                     yield event("output", piece, mark)
                     written = _task(anext(output, None))
     finally:
-        for task in (changed, written):
+        for task in (changed, written, closed):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})

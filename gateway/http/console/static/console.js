@@ -127,6 +127,7 @@ function keepSaid(answer) {
 // --- forms ----------------------------------------------------------------------------------------------------------
 document.addEventListener("submit", async (event) => {
   const form = event.target;
+  if (form.hasAttribute("data-native")) disconnect(); // it leads away, and what the stream says of that comes too late
   if (form.method !== "post" || form.hasAttribute("data-native") || event.defaultPrevented) return;
   event.preventDefault();
   if (form.getAttribute("aria-busy") === "true") return;

@@ -174,6 +174,22 @@ async def test_a_stream_ends_with_its_session(tmp_path: Path, monkeypatch: pytes
         await asyncio.wait_for(watching.task, 30)
 
 
+async def test_a_logout_ends_every_stream_of_its_session_at_once_and_no_other(tmp_path: Path) -> None:
+    async with browser(tmp_path) as b, visiting(b.core) as other:
+        await b.login()
+        await other.login()
+        mine, theirs = [await stream(b), await stream(b)], await stream(other)
+        begun = asyncio.get_running_loop().time()
+        await b.post("/console/logout")
+        for one in mine:
+            await one.until("event: ended")
+            await asyncio.wait_for(one.task, 30)
+        assert asyncio.get_running_loop().time() - begun < events_module.BEAT_S
+        assert "ended" not in theirs.names()
+        assert not theirs.task.done()
+        await theirs.close()
+
+
 async def test_streams_have_a_bound_and_give_their_places_back(tmp_path: Path) -> None:
     async with browser(tmp_path) as b:
         await b.login()
