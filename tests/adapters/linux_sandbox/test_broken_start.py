@@ -149,6 +149,7 @@ async def test_a_start_that_breaks_off_leaves_nothing_alive_and_says_so(
     workspace: str, point: str, kind: str, monkeypatch: pytest.MonkeyPatch, leak_check: None
 ) -> None:
     what = terms(workspace, protect=PROTECT)
+    before = await asyncio.to_thread(children)
     await asyncio.to_thread(os.mkdir, f"{workspace}/.git")
     launcher = LinuxSandboxLauncher()
     try:
@@ -167,7 +168,7 @@ async def test_a_start_that_breaks_off_leaves_nothing_alive_and_says_so(
             assert not await asyncio.to_thread(os.path.exists, f"{workspace}/mark")
         assert isinstance(caught.value.__cause__, type(KINDS[kind]()))
         helpers = {helper.session for helper in launcher._helpers.values()}
-        assert await asyncio.to_thread(children) - helpers == set()
+        assert await asyncio.to_thread(children) - helpers - before == set()
         assert await asyncio.to_thread(os.listdir, f"{workspace}/.git") == [], "a placeholder was left"
         # And the launcher goes on.
         assert (await run(launcher, what, "echo", "on")).output == "on\n"
@@ -179,6 +180,7 @@ async def test_a_start_that_breaks_off_leaves_nothing_alive_and_says_so(
 async def test_an_end_that_fails_for_the_same_want_is_tried_again(
     workspace: str, monkeypatch: pytest.MonkeyPatch, leak_check: None
 ) -> None:
+    before = await asyncio.to_thread(children)
     launcher = LinuxSandboxLauncher()
     try:
         await run(launcher, terms(workspace), "true")
@@ -195,6 +197,6 @@ async def test_an_end_that_fails_for_the_same_want_is_tried_again(
                 await start(launcher, terms(workspace), COMMAND)
         assert again.struck
         helpers = {helper.session for helper in launcher._helpers.values()}
-        assert await asyncio.to_thread(children) - helpers == set()
+        assert await asyncio.to_thread(children) - helpers - before == set()
     finally:
         await launcher.close()
