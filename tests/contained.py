@@ -22,6 +22,10 @@ from tests.leaks import await_end_of, children_of
 GRACE_S = 5.0
 """How long what is already ending may take after the command itself has ended, where --grace does not say."""
 
+EXPECTED = ("pytest-of-", "codespace-probe-")
+"""pytest keeps the folders of its last runs on purpose; a runner that is killed in its probe leaves an empty directory,
+which the next one removes (tests/adapters/linux_sandbox/test_abandoned.py)."""
+
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -82,8 +86,7 @@ def main(command: list[str]) -> int:
     status = reap_until(child.pid)
     child.returncode = status
     alive = survivors(grace_s)
-    # pytest keeps the folders of its last runs on purpose.
-    files = sorted(path for path in folder.iterdir() if not path.name.startswith("pytest-of-"))
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith(EXPECTED))
     for pid, what in alive.items():
         print(f"left running: {pid}: {what}", file=sys.stderr)
     for path in files:

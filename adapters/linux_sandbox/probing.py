@@ -6,9 +6,11 @@ Refuses to start anything. Called by the launcher.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +24,9 @@ from sandbox_helper.protocol import NAMESPACES, Failure, Plan
 
 PROBE_LIMITS = Limits(cpu_s=3600)
 """Every limit is set, so that each is proved."""
+PREFIX = "codespace-probe-"
+ABANDONED_S = 60.0
+"""A probe takes less by far, and the making of its directory less still."""
 _LEAF_REFUSED = ("EACCES", "EBUSY", "EBADF", "ENOENT", "ENODEV", "EOPNOTSUPP")
 """What clone3 says of the control group; of namespaces it says other things. Source: clone(2)."""
 
@@ -56,22 +61,69 @@ async def temporary_workspace() -> AsyncIterator[WorkspaceTerms]:
 
     Raises OSError where there is no place for one.
     """
-    root = await asyncio.to_thread(_make_workspace)
+    making = asyncio.ensure_future(asyncio.to_thread(_make_workspace))
+    try:
+        root, lock = await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_give_up)
+        raise
     try:
         protect = (".git/config", ".git/hooks")
         yield WorkspaceTerms(workspace_id="probe", root=root, protect=protect, limits=PROBE_LIMITS)
     finally:
         await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+        os.close(lock)
 
 
-def _make_workspace() -> str:
-    root = os.path.realpath(tempfile.mkdtemp(prefix="codespace-probe-"))
+def _give_up(making: asyncio.Future[tuple[str, int]]) -> None:
+    """Of a probe that was cancelled before it had its directory; the next probe removes that."""
+    if not making.cancelled() and making.exception() is None:
+        os.close(making.result()[1])
+
+
+def remove_abandoned(now_s: float, place: str) -> None:
+    """Removes what probes left in `place` that were killed: directories of ours, of some age, that nobody holds."""
+    owners = {os.geteuid(), ROOT_STAND_IN_ID} if os.geteuid() == 0 else {os.geteuid()}
+    for entry in os.scandir(place):
+        if not entry.name.startswith(PREFIX):
+            continue
+        try:
+            found = entry.stat(follow_symlinks=False)
+            if found.st_uid not in owners or now_s - found.st_ctime < ABANDONED_S:
+                continue
+            fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # gone meanwhile, or no directory
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry.path, ignore_errors=True)
+        except BlockingIOError:
+            pass  # of a probe that goes on
+        finally:
+            os.close(fd)
+
+
+def _make_workspace() -> tuple[str, int]:
+    """The directory and a descriptor that holds its lock. Raises OSError."""
+    remove_abandoned(time.time(), tempfile.gettempdir())
+    root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+    lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _fill(root)
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        os.close(lock)
+        raise
+    return root, lock
+
+
+def _fill(root: str) -> None:
     os.makedirs(f"{root}/.git/hooks")
     if os.geteuid() == 0:
         # Whether a file system takes an id map is a matter of each workspace's own, not of the temporary directory's.
         for path in (root, f"{root}/.git", f"{root}/.git/hooks"):
             os.chown(path, ROOT_STAND_IN_ID, ROOT_STAND_IN_ID)
-    return root
 
 
 def is_idmap_failure(failure: Failure) -> bool:
