@@ -23,6 +23,7 @@ from sandbox_helper.identity import IdMaps
 from sandbox_helper.limits import core_off
 from sandbox_helper.namespaces import (
     FLAGS,
+    OLD_ROOT,
     clone_flags,
     current_ids,
     leave_the_host,
@@ -32,7 +33,7 @@ from sandbox_helper.protocol import Plan, ProtocolError, Run, encode, failure_va
 from sandbox_helper.status import StageFailed, os_failure
 from sandbox_helper.tree import Trees, tree_key
 
-MAX_TREES = 64
+MAX_TREES = 8
 MAX_PLANS = 256
 
 
@@ -57,7 +58,8 @@ class Server:
         if mode == "sandbox":
             outside = current_ids("/proc/self", tuple(FLAGS))
             leave_the_host(privileged)
-            self._trees = Trees(IdMaps(), MAX_TREES)
+            host_root = os.open(OLD_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._trees = Trees(host_root, IdMaps(), MAX_TREES)
         self._facts = Facts(
             privileged=privileged,
             namespaces=outside,

@@ -105,9 +105,6 @@ _umount2.restype = c_int
 _unshare = _libc.unshare
 _unshare.argtypes = (c_int,)
 _unshare.restype = c_int
-_setns = _libc.setns
-_setns.argtypes = (c_int, c_int)
-_setns.restype = c_int
 _prctl = _libc.prctl
 _prctl.argtypes = (c_int, c_ulong, c_ulong, c_ulong, c_ulong)
 _prctl.restype = c_int
@@ -223,13 +220,6 @@ def pivot_root(new_root: str, put_old: str) -> None:
     """Raises OSError. Source: pivot_root(2)."""
     if _pivot_root(_NR["pivot_root"], os.fsencode(new_root), os.fsencode(put_old)) < 0:
         raise _failed("pivot_root", new_root)
-
-
-def setns(fd: int, kind: int) -> None:
-    """Enters a namespace of that kind; root and working directory become those of a mount namespace. Raises OSError.
-    Source: setns(2)."""
-    if _setns(fd, kind) < 0:
-        raise _failed("setns")
 
 
 def unshare(flags: int) -> None:

@@ -1,7 +1,6 @@
 """Laid-out trees: what is equal for every command of one plan, mounted once and copied for each.
 
-Each tree stands at `/t/root` in a mount namespace of its own, so that a child's namespace starts as a copy of its own
-tree and not of all of them. Mounts below a private file system of the command's own (a workspace below /tmp) cannot
+A tree stands at `/t/N/root`. Mounts below a private file system of the command's own (a workspace below /tmp) cannot
 be part of it: they wait beside it, and the child attaches them. Read-only, nosuid and nodev, recursively; the workspace
 alone is writable, with an id map where its owner is another than the command. Sources are trusted (the operator's),
 and resolved in the host's tree; targets below another mount are walked without links, since a command may have made
@@ -16,7 +15,7 @@ import stat
 
 from sandbox_helper import syscalls as sc
 from sandbox_helper.identity import IdMaps
-from sandbox_helper.namespaces import OLD_ROOT, PROC_SELF, TREES
+from sandbox_helper.namespaces import OLD_ROOT, TREES
 from sandbox_helper.protocol import Mount, Plan, is_below
 
 MAX_COPY_BYTES = 4 * 1024 * 1024
@@ -40,26 +39,20 @@ def tree_key(plan: Plan) -> str:
 class Tree:
     """One laid-out plan. `late`: (descriptor of a mounted place, target) of the mounts that the child attaches."""
 
-    __slots__ = (
-        "_host_root", "_namespace", "_nested", "_sources", "_workspace", "late", "plan", "root_fd", "slot",
-    )  # fmt: skip
+    __slots__ = ("_host_root", "_nested", "_sources", "_workspace", "late", "plan", "root_fd", "slot")
 
-    def __init__(self, slot: str, plan: Plan, id_maps: IdMaps) -> None:
-        """Lays the plan out at `slot`, in a new mount namespace that the caller is in from now on. Raises OSError, with
-        nothing left behind."""
+    def __init__(self, slot: str, plan: Plan, host_root: int, id_maps: IdMaps) -> None:
+        """Lays the plan out at `slot`, which must not exist. Raises OSError, with nothing left behind."""
         self.slot = slot
         self.plan = plan
-        self._namespace = self._host_root = self.root_fd = -1
+        self._host_root = host_root
         self._sources: list[tuple[str, Stamp]] = []
         self._nested: list[str] = []
         self._workspace: Stamp | None = None
         self.late: list[tuple[int, str]] = []
+        self.root_fd = -1
+        os.makedirs(slot + "/root", 0o755)
         try:
-            sc.unshare(sc.CLONE_NEWNS)
-            self._namespace = own_namespace()
-            # Copies can be made of what stands in the caller's namespace alone.
-            self._host_root = os.open(OLD_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.makedirs(slot + "/root", 0o755, exist_ok=True)
             sc.mount("tmpfs", slot + "/root", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=32m,nr_inodes=32768")
             self.root_fd = os.open(slot + "/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._lay_out(id_maps)
@@ -119,12 +112,10 @@ class Tree:
     def _wait_beside(self, mount: Mount, id_maps: IdMaps) -> None:
         source = self._source(mount)
         try:
-            # The places themselves are one for all trees; what is mounted on them is not.
             place = f"{self.slot}/late{len(self.late)}"
             if stat.S_ISDIR(os.fstat(source).st_mode):
-                os.makedirs(place, 0o755, exist_ok=True)
+                os.mkdir(place, 0o755)
             else:
-                place += "-file"
                 os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
             self._bind(mount, source, os.open(place, os.O_PATH | os.O_CLOEXEC), id_maps)
             self.late.append((os.open(place, os.O_PATH | os.O_CLOEXEC), mount.target))
@@ -255,22 +246,24 @@ class Tree:
             raise
         return base, late
 
-    def enter(self) -> None:
-        """Where it can be looked at and copied. Raises OSError."""
-        sc.setns(self._namespace, sc.CLONE_NEWNS)
-
     def remove(self) -> None:
-        """Gives the namespace up, and everything mounted in it; commands keep their own copies."""
+        """Detaches everything; commands keep their own copies."""
         for fd, _ in self.late:
             os.close(fd)
-        for fd in (self.root_fd, self._host_root, self._namespace):
-            if fd >= 0:
-                os.close(fd)
-
-
-def own_namespace() -> int:
-    """The caller's mount namespace. Raises OSError."""
-    return os.open(f"{PROC_SELF}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        if self.root_fd >= 0:
+            os.close(self.root_fd)
+        for entry in os.listdir(self.slot):
+            place = f"{self.slot}/{entry}"
+            try:
+                sc.umount_detach(place)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # not mounted (yet)
+                    raise
+            if os.path.isdir(place):
+                os.rmdir(place)
+            else:
+                os.unlink(place)
+        os.rmdir(self.slot)
 
 
 def _workspace_stamp(status: os.stat_result) -> Stamp:
@@ -287,18 +280,15 @@ def _stamp(status: os.stat_result) -> Stamp:
 class Trees:
     """The laid-out trees of the helper, at most `limit`: the least recently used goes first."""
 
-    __slots__ = ("_bare", "_id_maps", "_limit", "_trees")
+    __slots__ = ("_count", "_host_root", "_id_maps", "_limit", "_trees")
 
-    def __init__(self, id_maps: IdMaps, limit: int) -> None:
-        """Raises OSError."""
-        self._id_maps, self._limit = id_maps, limit
-        self._bare = own_namespace()
-        """The one without a tree, of which each begins as a copy."""
+    def __init__(self, host_root: int, id_maps: IdMaps, limit: int) -> None:
+        self._host_root, self._id_maps, self._limit = host_root, id_maps, limit
         self._trees: dict[str, Tree] = {}
+        self._count = 0
 
     def get(self, key: str, plan: Plan) -> Tree:
         """The tree of a plan with this `tree_key`, laid out anew where it is missing or what it stands on was replaced.
-        The caller is in its namespace from now on.
 
         Raises OSError.
         """
@@ -309,15 +299,14 @@ class Trees:
         if tree is None:
             while len(self._trees) >= self._limit:
                 self._trees.pop(next(iter(self._trees))).remove()
-            sc.setns(self._bare, sc.CLONE_NEWNS)
-            tree = Tree(TREES, plan, self._id_maps)
+            self._count += 1
+            tree = Tree(f"{TREES}/{self._count}", plan, self._host_root, self._id_maps)
         self._trees[key] = tree
         return tree
 
     @staticmethod
     def _is_current(tree: Tree) -> bool:
         try:
-            tree.enter()
             return tree.is_current()
         except OSError:
             return False
